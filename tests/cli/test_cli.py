@@ -236,7 +236,19 @@ def test_several_best_are_numbered(toy: Toy, run: Run) -> None:
 def test_json_has_all_that_is_known(toy: Toy, run: Run) -> None:
     ran = run("translate", toy.model, "--to", "de", "--json", "--beam", "3", "--n-best", "2", "five", "")
     first, second = (json.loads(line) for line in ran.lines)
-    assert set(first) == {"text", "score", "log_prob", "tokens", "finished", "parts", "alternatives", "alignment"}
+    known = {
+        "text",
+        "score",
+        "log_prob",
+        "tokens",
+        "finished",
+        "parts",
+        "alternatives",
+        "alignment",
+        "protection",
+        "warnings",
+    }
+    assert set(first) == known
     assert len(first["alternatives"]) == 1
     assert second["text"] == ""
 
@@ -267,6 +279,19 @@ def test_words_that_must_appear_and_must_not(toy: Toy, run: Run) -> None:
         assert all(word in line["text"] for word in ("elf", "drei acht"))
         assert not any(word in line["text"] for word in ("zehn", "u"))
     assert "include: words that must appear need a beam search" in refused(run(*words, "--include", "elf"))
+
+
+def test_spans_that_are_no_language_are_kept_unless_asked(toy: Toy, run: Run) -> None:
+    (kept,) = run("translate", toy.model, "--to", "de", "twelve {name} two").lines
+    assert kept.count("{name}") == 1
+    (lost,) = run("translate", toy.model, "--to", "de", "--protect", "off", "twelve {name} two").lines
+    assert lost == toy.translator("twelve {name} two", to="de", protect=False)
+    assert "{name}" not in lost
+    (own,) = run("translate", toy.model, "--to", "de", "--pattern", r"ORD-\d", "twelve ORD-7 two").lines
+    assert "ORD-7" in own
+    refused = run("translate", toy.model, "--to", "de", "--pattern", "(", "twelve")
+    assert refused.code == 2
+    assert "pattern 1, '(', is not a regular expression" in refused.err
 
 
 def test_groups_and_coverage_are_settings_of_the_search(toy: Toy, run: Run) -> None:

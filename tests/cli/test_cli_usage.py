@@ -152,12 +152,12 @@ def test_the_flags_are_these_and_no_others() -> None:
         "doctor": "",
         "train": "--output -o",
         "translate": "--input -i --output -o --to --from --beam --n-best --prefix --include --exclude --glossary"
-        f" --search --json --alignments --pieces {model}",
+        f" --search --protect --pattern --json --alignments --pieces {model}",
         "transcribe": f"--input -i --output -o --beam --n-best --search --skip --json {model}",
         "score": f"--to {model}",
         "align": f"--to --layer --pieces {model}",
-        "evaluate": "--source --other --language --lowercase -lc --moses --errors --output -o --to --beam --json"
-        f" {model}",
+        "evaluate": "--source --other --language --lowercase -lc --moses --errors --output -o --to --beam --protect"
+        f" --json {model}",
         "serve": f"--host --port --api-keys {opening}",
         "inspect": f"--model -m --output -o --to --beam --target --prefix --part --layer --head {opening}",
         "average": "--last --best",

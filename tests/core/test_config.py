@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from transduce.core import config as configs
 from transduce.core.errors import ConfigError
-from transduce.core.plugins import is_protocol
+from transduce.core.plugins import is_protocol, name_of
 from transduce.data.prepare.run import Prepare
 from transduce.experiment import Config
 from transduce.model.parallel import ParallelDecoder
@@ -71,6 +71,14 @@ def message(cls: type[Any], path: str | Path | None, *overrides: str, trust: boo
     with pytest.raises(ConfigError) as caught:
         configs.load(cls, path, overrides, trust)
     return str(caught.value)
+
+
+@pytest.fixture
+def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`LongSquare.side` was called `edge`, and `Drawing.title` was called `caption`."""
+    names = {name_of(LongSquare): {"edge": "side"}, name_of(Drawing): {"caption": "title"}}
+    monkeypatch.setattr(configs, "RENAMED", names)
+    configs._warn.cache_clear()
 
 
 # -- what settings give ----------------------------------------------------------------------------------------------
@@ -670,3 +678,47 @@ def test_unions_of_the_same_classes_in_another_order_have_another_default() -> N
     config = configs.load(Config, None, ["search.limits.longest=9", "validation.search.limits.longest=9"])
     assert isinstance(config.search, Beam)
     assert isinstance(config.validation.search, Greedy)
+
+
+# -- old names of settings -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("renamed")
+def test_an_old_name_is_read_with_a_warning_that_names_the_new_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = 'caption = "x"\n[shape]\nkind = "long_square"\nedge = 5\n[[shapes]]\nkind = "long_square"\nedge = 6\n'
+    path = write(tmp_path / "old.toml", old)
+    expected = Drawing("x", shape=LongSquare(5), shapes=(LongSquare(6),))
+    assert configs.load(Drawing, path) == configs.load(Drawing, path) == expected
+    assert capsys.readouterr().err.splitlines() == [
+        f"{path}: caption: this setting is now called 'title'; the old name is still read",
+        f"{path}: shape.edge: this setting is now called 'side'; the old name is still read",
+        "shapes[0].edge: this setting is now called 'side'; the old name is still read",
+    ]
+    assert "edge" not in configs.dump(expected)
+    assert configs.parse(Drawing, {"caption": "x"}) == Drawing("x")
+
+
+@pytest.mark.usefixtures("renamed")
+def test_an_override_by_either_name_is_laid_over_the_other(tmp_path: Path) -> None:
+    old = write(tmp_path / "old.toml", 'caption = "x"\n[shape]\nkind = "long_square"\nedge = 5\n')
+    new = write(tmp_path / "new.toml", 'title = "x"\n[shape]\nkind = "long_square"\nside = 5\n')
+    for path, word in ((old, "shape.side=7"), (new, "shape.edge=7")):
+        assert configs.load(Drawing, path, [word]) == Drawing("x", shape=LongSquare(7))
+
+
+@pytest.mark.usefixtures("renamed")
+def test_an_old_name_beside_its_new_one_is_refused() -> None:
+    words = "shape.kind=long_square", "shape.edge=7", "shape.side=8"
+    told = message(Drawing, None, "title=x", *words)
+    assert told == "command line: shape.edge: the old name of 'side', which is given too; remove one"
+
+
+def test_an_error_in_a_choice_given_as_a_word_names_where_it_comes_from() -> None:
+    told = message(Config, "tiny", "validation.metric=mine:Nothing")
+    assert told.startswith("command line: validation.metric.kind: ")
+
+
+def test_words_are_listed_as_toml_writes_them() -> None:
+    assert message(Config, "tiny", "training.compile=maybe").endswith("'maybe' is not one of auto, true, false")

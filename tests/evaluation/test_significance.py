@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Sequence
 
 import pytest
+from noisy_text import sentences, with_errors
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest, Result
 
 from transduce.core.errors import ConfigError, DataError
 from transduce.evaluation.significance import compare, verdict
-
-WORDS = ["the", "a", "cat", "dog", "man", "house", "sees", "likes", "red", "blue", "old", "small", "quickly", "today"]
-
-
-def sentences(count: int, seed: int) -> list[str]:
-    chosen = random.Random(seed)
-    return [" ".join(chosen.choices(WORDS, k=chosen.randint(5, 12))) for _ in range(count)]
-
-
-def with_errors(texts: list[str], share: float, seed: int) -> list[str]:
-    chosen = random.Random(seed)
-    return [" ".join("wrong" if chosen.random() < share else word for word in text.split()) for text in texts]
-
 
 REFERENCES = sentences(80, seed=1)
 GOOD, BAD = with_errors(REFERENCES, 0.1, seed=2), with_errors(REFERENCES, 0.4, seed=3)

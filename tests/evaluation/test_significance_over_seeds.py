@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import random
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from noisy_text import sentences, with_errors
 from sacrebleu.metrics.bleu import BLEU
 
 from transduce.evaluation.significance import (
@@ -24,18 +24,6 @@ from transduce.workflows.compare import results
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import null_compare
-
-WORDS = "the a cat dog man house sees likes red blue old small quickly today".split()
-
-
-def sentences(count: int, seed: int) -> list[str]:
-    chosen = random.Random(seed)
-    return [" ".join(chosen.choices(WORDS, k=chosen.randint(5, 12))) for _ in range(count)]
-
-
-def with_errors(texts: list[str], share: float, seed: int) -> list[str]:
-    chosen = random.Random(seed)
-    return [" ".join("wrong" if chosen.random() < share else word for word in text.split()) for text in texts]
 
 
 def scores(whole: list[float], sentences: int = 50) -> SeedScores:

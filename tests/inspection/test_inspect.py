@@ -23,7 +23,7 @@ from transduce.engines.native import library
 from transduce.engines.torch.engine import TorchEngine
 from transduce.exchange import convert
 from transduce.inspection.inspect import InspectOptions, heads_of, inspect
-from transduce.inspection.record import Inspection, Map
+from transduce.inspection.record import AttentionMap, Inspection
 from transduce.model.attention import Attention
 from transduce.model.blocks import PreNorm
 from transduce.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
@@ -374,7 +374,9 @@ def test_what_heads_do_is_counted_as_one_would() -> None:
     before = np.eye(size, k=-1)
     before[0, 0] = 1
     kinds = [np.eye(size), before, np.full((size, size), 1 / size), np.eye(size)[[size - 1] * size]]
-    same, previous, alike, end = heads_of(Map("encoder.0.self", "encoder", 0, np.array(kinds, dtype=np.float32)))
+    same, previous, alike, end = heads_of(
+        AttentionMap("encoder.0.self", "encoder", 0, np.array(kinds, dtype=np.float32))
+    )
     assert (same.diagonal, same.entropy, same.distance, same.role) == (1, 0, 0, "itself")
     assert previous.previous == pytest.approx((size - 1) / size)
     assert previous.role == "the token before"
@@ -384,7 +386,7 @@ def test_what_heads_do_is_counted_as_one_would() -> None:
     assert (end.ends, end.role, end.distance) == (1, "start or end", (size - 1) / 2)
     wide = np.zeros((1, 3, 5), dtype=np.float32)
     wide[0, [0, 1, 2], [0, 2, 4]] = 1  # opposite each other in sentences of 3 and 5
-    (cross,) = heads_of(Map("decoder.0.cross", "cross", 0, wide))
+    (cross,) = heads_of(AttentionMap("decoder.0.cross", "cross", 0, wide))
     assert (cross.diagonal, cross.distance, cross.role) == (1, 0, "the place opposite")
 
 

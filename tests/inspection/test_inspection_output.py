@@ -22,7 +22,7 @@ from transduce.core.errors import ConfigError, RunError, UserError
 from transduce.inspection import picture
 from transduce.inspection.inspect import inspect
 from transduce.inspection.page import FIRST, FOLDER, bundle, page
-from transduce.inspection.record import Inspection, Map
+from transduce.inspection.record import AttentionMap, Inspection
 from transduce.inspection.terminal import View, matrix, show
 from transduce.text.number_words import english
 
@@ -120,7 +120,7 @@ def test_long_sentences_are_shown_as_a_list(seen: Inspection) -> None:
     console = Console(record=True, width=60, file=open("/dev/null", "w"))  # noqa: SIM115
     weights = np.full((20, 20), 0.05, dtype=np.float32) + 0.5 * np.eye(20, dtype=np.float32)
     many = tuple(f"word{number}" for number in range(20))
-    longer = Map("encoder.0.self", "encoder", 0, weights[None])
+    longer = AttentionMap("encoder.0.self", "encoder", 0, weights[None])
     show(console, replace(seen, source=many, maps=(longer,)), View("encoder"))
     text = console.export_text()
     assert re.search(r"word7 +word7 55%", text)

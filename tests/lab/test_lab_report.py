@@ -13,7 +13,7 @@ from cli_runner import Run, refused
 from rich.console import Console
 
 import transduce
-from transduce.lab.catalogue import EXPERIMENTS, NAMES, Clock, Took, find, index, read_times, record
+from transduce.lab.catalogue import EXPERIMENTS, NAMES, Clock, ExperimentTime, find, index, read_times, record
 from transduce.lab.complexity import findings
 from transduce.lab.report import READING, Claim, LabReport, LabTable, listed, show, shown, write
 
@@ -64,15 +64,15 @@ def test_the_index_counts_what_held_and_tells_what_did_not(tmp_path: Path) -> No
 def test_times_are_kept_one_an_experiment_and_shown_in_the_index(tmp_path: Path) -> None:
     assert read_times(tmp_path) == {}
     write(report(), tmp_path)
-    record(tmp_path, Took("length", 99.0, 50.0, 2, ""))
-    record(tmp_path, Took("decoding", 12.5, 20.0, 2, "steps=3 rows=['all', \"a,b\"]"))
-    record(tmp_path, Took("length", 61.4, 30.0, 2, ""))
+    record(tmp_path, ExperimentTime("length", 99.0, 50.0, 2, ""))
+    record(tmp_path, ExperimentTime("decoding", 12.5, 20.0, 2, "steps=3 rows=['all', \"a,b\"]"))
+    record(tmp_path, ExperimentTime("length", 61.4, 30.0, 2, ""))
     assert (tmp_path / "times.csv").read_text(encoding="utf-8").split("\n")[:2] == [
         "experiment,seconds,worked,cores,settings",
         'decoding,12.5,20.0,2,"steps=3 rows=[\'all\', ""a,b""]"',
     ]
     assert read_times(tmp_path)["decoding"].settings == "steps=3 rows=['all', \"a,b\"]"
-    assert read_times(tmp_path)["length"] == Took("length", 61.4, 30.0, 2, "")
+    assert read_times(tmp_path)["length"] == ExperimentTime("length", 61.4, 30.0, 2, "")
     page = index(tmp_path, ["speed", "length"]).read_text(encoding="utf-8")
     assert "| [A title](length.md) | A question? | 1 of 2 | 61.4 |" in page
     assert "`times.csv`" in page
@@ -171,8 +171,8 @@ def test_the_command_alone_lists_the_experiments(run: Run) -> None:
         (["scaling-factor", "widths=[1]"], "widths: expected two values of d_k or more, each at least 1, got [1]"),
         (["scaling-factor", "keys=1"], "keys: expected at least 2 keys and queries, got 1 and 512"),
         (
-            ["norms", "companies=[1]"],
-            "companies: expected batches of 2 sentences or more, and tokens of 16 or more, got",
+            ["norms", "batch_sizes=[1]"],
+            "batch_sizes: expected batches of 2 sentences or more, and tokens of 16 or more, got",
         ),
         (["positions", "schemes=['rotery']"], "schemes: expected some of sinusoidal, learned"),
         (["positions", "longest=2"], "longest: expected at least 4 letters, got 2"),
@@ -181,7 +181,7 @@ def test_the_command_alone_lists_the_experiments(run: Run) -> None:
         (["exposure", "noise=2.0"], "noise: expected shares from 0 to 1, got [2.0]"),
         (["teacher-forcing", "lengths=[1]"], "lengths: expected targets of 2 tokens or more in rows, got [1]"),
         (["decoding", "iterations=[0]"], "iterations: expected some numbers of mask-predict's passes, got [0]"),
-        (["decoding", "patience=0.5"], "patience: expected 1 or more, got 0.5"),
+        (["decoding", "training_factor=0.5"], "training_factor: expected 1 or more, got 0.5"),
         (["table3", "steps=0"], "steps: a comparison needs at least 1, got 0"),
         (["table3", "rows=['A-heads-1']"], "rows: expected 'base' among them, which the others are compared with"),
     ],

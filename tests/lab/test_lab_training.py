@@ -14,7 +14,7 @@ from transduce.core.errors import ConfigError, RunError
 from transduce.lab import table3
 from transduce.lab.exposure import by_part, hits
 from transduce.lab.learning import TRANSFORMER, TrainingExperiment
-from transduce.lab.norms import company, worked_example
+from transduce.lab.norms import batch_effect, worked_example
 from transduce.lab.positions import letters_right, products, shift_error
 from transduce.lab.report import LabReport, write
 from transduce.lab.tasks import copying, number_words, strings
@@ -23,7 +23,7 @@ from transduce.model.norms import BatchNorm, LayerNorm
 from transduce.training.loop import Outcome
 from transduce.workflows.compare.plan import ComparisonPlan
 from transduce.workflows.compare.results import Figure, Results, Row
-from transduce.workflows.compare.run import Compared
+from transduce.workflows.compare.run import ComparisonOutcome
 
 TINY = (
     "data.tokens=96",
@@ -72,7 +72,7 @@ def test_speed(strings_to_copy: Path, tmp_path: Path) -> None:
 
 def test_norms(strings_to_copy: Path, tmp_path: Path) -> None:
     lab = transduce.lab
-    result = lab.norms(told(strings_to_copy, lab.Norms, companies=(2, 8), tokens=(64,)))
+    result = lab.norms(told(strings_to_copy, lab.Norms, batch_sizes=(2, 8), tokens=(64,)))
     checked(result.report(), tmp_path, "norms")
     layer, batch = result.trained
     assert layer.training_loss == pytest.approx(layer.using_loss, abs=1e-5)
@@ -85,9 +85,9 @@ def test_the_worked_example_of_both_norms() -> None:
     assert worked_example(BatchNorm()) == tuple(pytest.approx((x, x, x), abs=1e-4) for x in (-unit, 0, unit))
 
 
-def test_company_matters_to_one_norm_alone() -> None:
-    assert company(LayerNorm(), 4) < 1e-5
-    assert company(BatchNorm(), 4) > 2 * company(BatchNorm(), 64) > 0.01
+def test_the_batch_matters_to_one_norm_alone() -> None:
+    assert batch_effect(LayerNorm(), 4) < 1e-5
+    assert batch_effect(BatchNorm(), 4) > 2 * batch_effect(BatchNorm(), 64) > 0.01
 
 
 def test_positions(strings_to_copy: Path, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def results(plan: ComparisonPlan, loss: dict[str, float]) -> Results:
 def test_table3_says_what_the_rows_show(strings_to_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = __import__("sys").modules[table3.__module__]
     loss = {"A-heads-1": 1.2, "C-width-half": 0.9, "E-learned-positions": 1.01}
-    monkeypatch.setattr(module, "run_plan", lambda plan, folder, jobs: Compared(results(plan, loss)))
+    monkeypatch.setattr(module, "run_plan", lambda plan, folder, jobs: ComparisonOutcome(results(plan, loss)))
     settings = transduce.lab.Table3(corpus=str(strings_to_copy), device="cpu")
     report = table3(settings).report()
     checked(report, tmp_path, "table3")
@@ -171,10 +171,12 @@ def test_table3_says_what_the_rows_show(strings_to_copy: Path, tmp_path: Path, m
     assert len(table3(replace(settings, rows=("all",))).rows) == 20
     with pytest.raises(ConfigError, match="rows: no row is called 'A-haeds'; there are base, A-heads-1"):
         table3(replace(settings, rows=("base", "A-haeds")))
-    monkeypatch.setattr(module, "run_plan", lambda plan, folder, jobs: Compared(results(plan, {"B-keys-16": -1.0})))
+    monkeypatch.setattr(
+        module, "run_plan", lambda plan, folder, jobs: ComparisonOutcome(results(plan, {"B-keys-16": -1.0}))
+    )
     with pytest.raises(RunError, match="lab table3: B-keys-16 could not be trained; look at the logs"):
         table3(settings)
-    monkeypatch.setattr(module, "run_plan", lambda plan, folder, jobs: Compared(None))
+    monkeypatch.setattr(module, "run_plan", lambda plan, folder, jobs: ComparisonOutcome(None))
     with pytest.raises(RunError, match="lab table3: stopped before all rows were trained; with work=FOLDER"):
         table3(settings)
 

@@ -81,7 +81,7 @@ def test_without_a_language_everything_of_evaluate_is_measured_as_with_it() -> N
     assert evaluate(None, NEARLY, [CHINESE, CHINESE]).target.tokenizer == "zh"  # several references
     assert evaluate(None, NEARLY, CHINESE, tag="<2de>").target.tokenizer == "13a"
     assert (
-        evaluate(None, GERMAN, GERMAN, told=[NamedTarget("", "x"), NamedTarget("th", "config")]).target.why
+        evaluate(None, GERMAN, GERMAN, named=[NamedTarget("", "x"), NamedTarget("th", "config")]).target.why
         == "by config"
     )
 

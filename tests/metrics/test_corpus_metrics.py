@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import sys
+from typing import get_args
 
 import pytest
 import sacrebleu
 
 from transduce.core.errors import ConfigError, DataError, UserError
-from transduce.metrics.corpus import bleu, chrf, moses, published_bleu, reference_streams, ter, tokenizer_for
+from transduce.metrics import Metric
+from transduce.metrics.corpus import (
+    MEASURES,
+    bleu,
+    chrf,
+    moses,
+    published_bleu,
+    reference_streams,
+    ter,
+    tokenizer_for,
+)
 
 HYPOTHESES = ["The cat sat on the mat.", "A dog runs in the park today.", "two men are Playing football outside"]
 REFERENCES = ["The cat sat on a mat.", "A dog is running in the park today.", "Two men are playing football outside."]
@@ -31,6 +42,10 @@ def test_a_perfect_translation() -> None:
     assert bleu(REFERENCES, REFERENCES).value == pytest.approx(100)
     assert chrf(REFERENCES, REFERENCES).value == pytest.approx(100)
     assert ter(REFERENCES, REFERENCES).value == 0
+
+
+def test_every_metric_of_validation_has_a_label() -> None:
+    assert MEASURES.keys() == {*get_args(Metric)}
 
 
 def test_lower_case_is_named_in_the_signature_and_raises_the_value() -> None:

@@ -179,12 +179,12 @@ def test_a_distortion_by_nothing_changes_nothing_and_a_shift_shifts() -> None:
     middle = shifted[0, 0, 4, 10:30]
     differences = [(middle - torch.sin((torch.arange(10, 30) + d) * 0.3)).abs().mean() for d in np.arange(-3, 3.1, 0.1)]
     assert min(differences) < 0.02, "the same wave, elsewhere"
-    turned = Distortion(turn=20, shear=0, scale=0, shift=0).build()(torch.ones(50, 1, 30, 30))
+    turned = Distortion(rotation=20, shear=0, scale=0, shift=0).build()(torch.ones(50, 1, 30, 30))
     assert turned[:, :, 10:20, 10:20].min() > 0.99, "the middle stays"
     assert turned[:, :, 0, 0].min() < 0.5, "corners go out of the picture"
     strip = torch.zeros(50, 1, 28, 168)
     strip[:, :, 12:16] = 1  # a line along the middle
-    wide = Distortion(turn=12, shear=0, scale=0, shift=0).build()(strip)
+    wide = Distortion(rotation=12, shear=0, scale=0, shift=0).build()(strip)
     assert wide[:, :, 8:20].sum() > 0.97 * strip.sum(), "the ends of a line of writing stay in the picture"
 
 
@@ -243,7 +243,7 @@ def test_a_model_and_a_corpus_that_do_not_go_together() -> None:
         (lambda: Patches(stem=-1), "stem: expected 0 or more, got -1"),
         (lambda: SpecAugment(time_masks=-1), "time_masks: expected 0 or more, got -1"),
         (lambda: SpecAugment(time_share=2), "time_share: expected a number from 0 to 1, got 2"),
-        (lambda: Distortion(turn=-1), "turn: expected 0 or more, got -1"),
+        (lambda: Distortion(rotation=-1), "rotation: expected 0 or more, got -1"),
         (
             lambda: Config(data=Data(shapes=4), model=Model(source=Frames())),
             "data.shapes: 4 shapes are for batches as wide as long",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from term_models import SYMBOLS, Said
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,39 +15,25 @@ from transduce.data.batch import Batch, collate
 from transduce.model.contract import DecoderState, Memory
 from transduce.objectives import ObjectiveStep, teacher_force
 from transduce.objectives.cross_entropy import CrossEntropy
-from transduce.text.vocabulary import Symbols
 
-SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1)
 V = 11
 
 
-class Fixed(torch.nn.Module):
+class Fixed(Said, torch.nn.Module):
     """A model that says the same logits (B, T, V) whatever it reads, and remembers what it was given to read."""
 
-    output_bias = None
-
     def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self.logits = torch.nn.Parameter(logits)
+        torch.nn.Module.__init__(self)
+        super().__init__(torch.nn.Parameter(logits))
         self.read: list[Tensor] = []
 
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory:
         self.read += [source, mask]
-        return Memory((), mask)
+        return super().encode(source, mask, trace)
 
-    def start(self, memory: Memory) -> DecoderState:
-        return DecoderState(None, None, 0)
-
-    def states(
-        self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, DecoderState]:
+    def states(self, tokens: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, DecoderState]:
         self.read.append(tokens)
-        return self.logits, replace(state, length=tokens.size(1))
-
-    @property
-    def output(self) -> Tensor:
-        """States are logits already."""
-        return torch.eye(self.logits.size(-1), dtype=self.logits.dtype)
+        return super().states(tokens, *rest, **named)
 
 
 def batch() -> Batch:

@@ -33,10 +33,10 @@ def test_an_example_loads_and_takes_a_step(text: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = config.model.build(V, V, shared=True)
     teacher = replace(config.model, heads=())
-    tools = ObjectiveContext(
+    context = ObjectiveContext(
         vocabulary=V, teacher=lambda folder: teacher.build(V, V, True).requires_grad_(False).eval()
     )
-    loss = ObjectiveStep(model, config.objective.build(tools))(aligned([[5, 6, 7], [8]], [[9, 10], [11, 12, 13]]), 0)
+    loss = ObjectiveStep(model, config.objective.build(context))(aligned([[5, 6, 7], [8]], [[9, 10], [11, 12, 13]]), 0)
     loss.total.backward()
     assert loss.total.isfinite()
     assert all(p.grad is not None for p in model.parameters())

@@ -87,9 +87,7 @@ def test_half_precision_sums_in_single() -> None:
 def test_padding_is_never_projected_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     states, weight, gold, mask = drawn()
     seen = []
-    monkeypatch.setattr(
-        cross_entropy, "multiplied", lambda rows, matrix, bias=None: seen.append(len(rows)) or rows @ matrix.T
-    )
+    monkeypatch.setattr(dispatch, "product", lambda rows, matrix, bias=None: seen.append(len(rows)) or rows @ matrix.T)
     projected_losses(states.detach(), weight, gold, mask, 0.1)
     projected_losses(states.detach(), weight, gold, torch.zeros_like(mask), 0.1)  # a batch of nothing
     assert seen[0] == int(mask.sum()) < N

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from term_models import SYMBOLS, Said
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -17,9 +18,7 @@ from transduce.model.contract import DecoderState, Memory
 from transduce.model.seq2seq import Model, Seq2Seq
 from transduce.model.transformer import TransformerDecoder, TransformerEncoder
 from transduce.objectives.cross_entropy import CrossEntropy, RDrop
-from transduce.text.vocabulary import Symbols
 
-SYMBOLS = Symbols(pad=0, bos=2, eos=3, unk=1)
 V = 11
 
 
@@ -36,34 +35,22 @@ def build(dropout: float) -> Seq2Seq:
     )
 
 
-class TwoMinds:
+class TwoMinds(Said):
     """Says `first` (B, T, V) for the first half of the rows and `second` for the second."""
 
-    output_bias = None
-
     def __init__(self, first: Tensor, second: Tensor) -> None:
-        self.logits = torch.cat((first, second))
+        super().__init__(torch.cat((first, second)))
 
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory:
         half = len(source) // 2
         assert torch.equal(source[:half], source[half:])
         assert torch.equal(mask[:half], mask[half:])
-        return Memory((), mask)
+        return super().encode(source, mask, trace)
 
-    def start(self, memory: Memory) -> DecoderState:
-        return DecoderState(None, None, 0)
-
-    def states(
-        self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, DecoderState]:
+    def states(self, tokens: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, DecoderState]:
         half = len(tokens) // 2
         assert torch.equal(tokens[:half], tokens[half:])
-        return self.logits, replace(state, length=tokens.size(1))
-
-    @property
-    def output(self) -> Tensor:
-        """States are logits already."""
-        return torch.eye(self.logits.size(-1), dtype=self.logits.dtype)
+        return super().states(tokens, *rest, **named)
 
 
 def two_minds(seed: int = 1) -> tuple[Tensor, Tensor]:

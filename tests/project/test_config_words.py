@@ -1,12 +1,14 @@
 """Every key and word of every config stays what it is: folders, files and command lines of users have them.
 
-`config_words.txt` lists them. A new setting is added there by hand (the failing test prints the line); one that goes
-or is renamed breaks what people have, so an old word must go on being read (transduce/core/config.py).
+`config_words.txt` lists them. A new setting is added there by hand (the failing test prints the lines); one that goes
+or is renamed breaks what people have, so its old name goes into the table of transduce/core/config.py and is still
+read.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,10 +58,42 @@ def test_words_of_configs_stay(name: str) -> None:
     listed = [
         line for line in WORDS.read_text(encoding="utf-8").split("\n") if line.startswith((f"{name}.", f"{name} ="))
     ]
-    assert sorted(words_of(roots()[name], name)) == listed
+    found = [*words_of(roots()[name], name)]
+    changes = [f"- {line}" for line in listed if line not in found]
+    changes += [f"+ {line}" for line in found if line not in listed]
+    assert not changes, f"{WORDS.name}, kept sorted, differs by:\n" + "\n".join(changes)
 
 
 def test_nothing_else_is_listed() -> None:
     lines = WORDS.read_text(encoding="utf-8").strip().split("\n")
     assert lines == sorted(lines)
     assert all(line.startswith(tuple(f"{name}." for name in roots())) for line in lines)
+
+
+def test_old_names_lead_to_settings_that_are_there() -> None:
+    for name, names in configs.RENAMED.items():
+        module, _, cls = name.partition(":")
+        settings = configs.hints_of(getattr(importlib.import_module(module), cls))
+        assert settings
+        assert set(names.values()) <= set(settings)
+        assert not set(names) & set(settings)
+
+
+@pytest.mark.parametrize(
+    ("root", "words", "expected"),
+    [
+        ("serve", ["patience=0.5", "gather=0.1"], {"queue_seconds": 0.5, "batch_seconds": 0.1}),
+        ("lab norms", ["companies=[3]"], {"batch_sizes": (3,)}),
+        ("lab decoding", ["patience=2.0"], {"training_factor": 2.0}),
+    ],
+)
+def test_old_names_are_read(root: str, words: list[str], expected: dict[str, Any]) -> None:
+    config = configs.load(roots()[root], None, words)
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+def test_the_config_of_an_old_image_model_is_read() -> None:
+    distortion = {"kind": "distortion", "turn": 5.0}
+    source = {"kind": "patches", "augment": distortion}
+    model = configs.parse(transduce.Config, {"model": {"source": source, "tie": "target"}}).model
+    assert model.source.augment.rotation == 5.0  # type: ignore[union-attr]

@@ -95,8 +95,8 @@ def take_a_step(chosen: Config) -> None:
     read = [generator.normal(size=(n, width)) for n in (20, 12)] if width else [[5, 6, 7], [8]]
     batch = collate(read, [[9, 10], [11, 12, 13]], SYMBOLS, SYMBOLS)
     teacher = cast("Autoregressive", TEACHER.build(50, 50, shared=True).requires_grad_(False))
-    tools = ObjectiveContext(SYMBOLS, teacher=lambda folder: teacher, vocabulary=50)
-    loss = ObjectiveStep(model, chosen.objective.build(tools))(batch, 0)
+    context = ObjectiveContext(SYMBOLS, teacher=lambda folder: teacher, vocabulary=50)
+    loss = ObjectiveStep(model, chosen.objective.build(context))(batch, 0)
     loss.total.backward()
     assert loss.total.isfinite()
     assert all(parameter.grad is not None for parameter in model.parameters())

@@ -112,6 +112,50 @@ def test_the_language_decides_where_it_can(translator: transduce.Translator, run
     assert "recognised" not in run("translate", "--from", "de", GERMAN).err
 
 
+RUSSIAN = "Привет, как дела?"
+LEFT = "is left as it is: this looks like Russian (ru); the model translates"
+
+
+def test_a_text_in_an_unknown_language_is_refused_unless_insisted_on(
+    translator: transduce.Translator, run: Run
+) -> None:
+    for options in ([], ["--to", "de"]):
+        assert refused(run("translate", *options, RUSSIAN)).startswith(
+            f"'{RUSSIAN}': this looks like Russian (ru); the"
+        )
+    assert run("translate", "--from", "en", "--to", "de", RUSSIAN).lines == [translator(RUSSIAN, to="de")]
+
+
+def test_lines_in_unknown_languages_stay_and_are_named(
+    translator: transduce.Translator, run: Run, tmp_path: Path
+) -> None:
+    """One line out for each line in, whatever is left as it is."""
+    expected = [translator("five", to="de"), RUSSIAN, "", translator("six", to="de"), RUSSIAN]
+    given = f"five\n{RUSSIAN}\n\nsix\n{RUSSIAN}\n".encode()
+    ran = run("translate", "--to", "de", stdin=given)
+    assert ran.lines == expected
+    assert [f"line {number} {LEFT}" in ran.err for number in (1, 2, 3, 4, 5)] == [False, True, False, False, True]
+    assert run("translate", "--to", "de", "--from", "en", stdin=given).lines[1] == translator(RUSSIAN, to="de")
+    links = tmp_path / "links.txt"
+    assert run("translate", "--to", "de", "--alignments", links, stdin=given).lines == expected
+    assert len(links.read_text().split("\n")) == 6
+    many = run("translate", "--to", "de", stdin=f"{RUSSIAN}\n".encode() * 5)
+    assert many.err.count(LEFT) == 3
+    assert "5 parts of lines were left as they are" in many.err
+
+
+def test_sentences_of_a_line_that_are_no_source_stay(translator: transduce.Translator, run: Run) -> None:
+    german = "Ich habe das Buch nicht gesehen."
+    text = f"Where are the five books? {RUSSIAN} {german} These are the six."
+    expected = f"{translator('Where are the five books?', to='de')} {RUSSIAN} {german} "
+    expected += translator("These are the six.", to="de")
+    for ran in (run("translate", "--to", "de", stdin=f"{text}\n".encode()), run("translate", "--to", "de", text)):
+        assert ran.lines == [expected]
+        assert "this is German (de) already" in ran.err
+    ran = run("translate", "--to", "de", text, "five", "--n-best", "2")  # of the whole text
+    assert ran.out.decode().split("\t")[2].split("\n")[0] == translator(text, to="de")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

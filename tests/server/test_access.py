@@ -13,7 +13,7 @@ import transduce
 from transduce.core.errors import ConfigError
 from transduce.server import Served, Settings, application
 from transduce.server.admission import MOST_WRONG, Keys
-from transduce.server.answering import Lingering, failed
+from transduce.server.answering import DrainingResponse, failed
 from transduce.server.answers import Refused
 from transduce.server.settings import Proxies
 
@@ -179,9 +179,9 @@ def test_of_a_body_that_is_too_long_the_rest_is_read_for_a_while() -> None:
     """Else a client that is still sending sees a reset, and no answer."""
     long = Refused(413, "too long", "limit", close=True)
     answer = failed("/translate", long, 2.0)
-    assert isinstance(answer, Lingering)
+    assert isinstance(answer, DrainingResponse)
     assert answer.seconds == 2.0
-    assert not isinstance(failed("/translate", long), Lingering)
+    assert not isinstance(failed("/translate", long), DrainingResponse)
 
 
 def test_a_wrong_key_takes_no_capacity_at_the_gate(served_translator: transduce.Translator) -> None:

@@ -49,7 +49,7 @@ class Recorder:
 
 def made(**settings: Any) -> tuple[Recorder, Batcher, list[tuple[int, int]]]:
     recorder, told = Recorder(), []
-    settings = {"workers": 1, "gather": 0.0, **settings}
+    settings = {"workers": 1, "batch_seconds": 0.0, **settings}
     batcher = Batcher(recorder, Settings(**settings), lambda count, tokens, seconds: told.append((count, tokens)))  # type: ignore[arg-type]
     return recorder, batcher, told
 
@@ -153,7 +153,7 @@ def test_the_model_stands_back_behind_the_loop() -> None:
 
 def test_a_thread_waits_for_company_only_where_there_was_some() -> None:
     """A minute would be waited, if nobody came: what is answered at once did not wait."""
-    settings = SimpleNamespace(workers=1, gather=60.0, batch_tokens=10)
+    settings = SimpleNamespace(workers=1, batch_seconds=60.0, batch_tokens=10)
     recorder = Recorder()
     batcher = Batcher(recorder, settings, lambda *_: None)  # type: ignore[arg-type]
 

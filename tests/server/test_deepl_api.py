@@ -85,3 +85,21 @@ def test_keys(served_translator: transduce.Translator) -> None:
         assert (refused.status_code, refused.json()) == (403, {"message": "Authorization failure, check auth_key"})
     found = client.post("/v2/translate", json=asked, headers={"Authorization": "DeepL-Auth-Key secret"})
     assert found.status_code == 200
+
+
+def test_a_language_that_no_model_knows_is_named(client: TestClient, served_translator: transduce.Translator) -> None:
+    """As a message for one text; of several it is the detected language, and the text stays."""
+    russian = "Привет, как дела?"
+    refused = client.post("/v2/translate", json={"text": [russian], "target_lang": "DE"})
+    assert refused.status_code == 400
+    assert refused.json()["message"].startswith("This looks like Russian (ru), which is not supported as source;")
+    both = client.post(
+        "/v2/translate", json={"text": ["Where are the five books?", russian], "target_lang": "DE"}
+    ).json()
+    assert [(one["detected_source_language"], one["text"]) for one in both["translations"]] == [
+        ("EN", served_translator("Where are the five books?", to="de")),
+        ("RU", russian),
+    ]
+    insisted = {"text": [russian], "source_lang": "EN", "target_lang": "DE"}
+    (found,) = client.post("/v2/translate", json=insisted).json()["translations"]
+    assert (found["detected_source_language"], found["text"]) == ("EN", served_translator(russian, to="de"))

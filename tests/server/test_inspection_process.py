@@ -111,12 +111,18 @@ class Abandoning(threading.Thread):
             self.errors.append(str(error))
 
 
-def test_nobody_waits_and_the_child_ends(served: Served) -> None:
-    inspections = InspectionProcess(grace_seconds=0.05)
+def begun(inspections: InspectionProcess, served: Served) -> Abandoning:
+    """Begin an inspection that never ends, and return once its child is there."""
     endless: Any = partial(time.sleep, 600)
     thread = Abandoning(inspections, replace(served, reopen=endless))
     thread.start()
     until(lambda: inspections.pid is not None)
+    return thread
+
+
+def test_nobody_waits_and_the_child_ends(served: Served) -> None:
+    inspections = InspectionProcess(grace_seconds=0.05)
+    thread = begun(inspections, served)
     child = inspections.pid
     thread.stop.cancel()
     thread.join(60)
@@ -208,10 +214,7 @@ def test_an_idle_child_ends(served: Served) -> None:
 
 def test_closing_ends_an_inspection_under_way(served: Served) -> None:
     inspections = InspectionProcess(grace_seconds=600)
-    endless: Any = partial(time.sleep, 600)
-    thread = Abandoning(inspections, replace(served, reopen=endless))
-    thread.start()
-    until(lambda: inspections.pid is not None)
+    thread = begun(inspections, served)
     inspections.close()
     thread.join(60)
     assert len(thread.errors) == 1

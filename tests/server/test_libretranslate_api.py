@@ -88,12 +88,33 @@ def test_a_text_already_in_the_language_comes_back(client: TestClient) -> None:
 
 def test_who_is_not_sure_translates(client: TestClient, served_translator: transduce.Translator) -> None:
     """What may be of the target language, or of any other, is taken for what a model reads."""
-    french = "Et maintenant une phrase un peu plus longue"
-    for text in ("Handball", french):
+    for text in ("Handball", "Taxi"):
         found = client.post("/translate", json={"q": text, "source": "auto", "target": "de"}).json()
         assert found["translatedText"] == served_translator(text, to="de")
         assert found["detectedLanguage"]["language"] == "en"
-    assert all(one["confidence"] < 1 for one in client.post("/detect", data={"q": french}).json())
+
+
+def test_a_language_that_no_model_knows_is_named(client: TestClient, served_translator: transduce.Translator) -> None:
+    french = "Et maintenant une phrase un peu plus longue"
+    refused = client.post("/translate", json={"q": french, "source": "auto", "target": "de"})
+    assert refused.status_code == 400
+    assert refused.json()["error"] == (
+        "This looks like French (fr), which is not supported as source; expected one of en; if it is one of these,"
+        " say which instead of auto"
+    )
+    insisted = client.post("/translate", json={"q": french, "source": "en", "target": "de"}).json()
+    assert insisted["translatedText"] == served_translator(french, to="de")
+    first, *served = client.post("/detect", data={"q": french}).json()
+    assert (first["language"], [one["confidence"] for one in served]) == ("fr", [0.0] * len(served))
+
+
+def test_of_several_texts_one_in_an_unknown_language_stays_as_it_is(
+    client: TestClient, served_translator: transduce.Translator
+) -> None:
+    texts = ["Where are the five books?", "Et maintenant une phrase un peu plus longue"]
+    found = client.post("/translate", json={"q": texts, "source": "auto", "target": "de"}).json()
+    assert found["translatedText"] == [served_translator(texts[0], to="de"), texts[1]]
+    assert [one["language"] for one in found["detectedLanguage"]] == ["en", "fr"]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 import transduce
-from transduce.server.markup import Layout, Passage, Piece, _end_of_words, passages, placed
+from transduce.server.markup import Layout, Passage, Piece, passages, placed
 from transduce.text.alignment import Alignment
+from transduce.text.markup import _end_of_words
 from transduce.text.segment import sentences
 
 
@@ -99,7 +100,7 @@ def untranslated(pieces: list[Piece]) -> str:
         if isinstance(piece, str):
             found.append(piece)
         else:
-            found += [untranslated(piece.stretches()) if piece.tags else placed(piece, piece.text, None) or ""]
+            found += [untranslated(piece.split_at_tags()) if piece.tags else placed(piece, piece.text, None) or ""]
     return "".join(found)
 
 
@@ -171,10 +172,10 @@ def test_what_is_translated() -> None:
     ]
 
 
-def test_stretches_between_tags_are_written_as_they_were() -> None:
+def test_text_between_tags_are_written_as_they_were() -> None:
     (passage,) = passages('One <b>"</b> two &amp; <i>&lt;</i>')
     assert isinstance(passage, Passage)
-    written = [piece for piece in passage.stretches() if isinstance(piece, str)]
+    written = [piece for piece in passage.split_at_tags() if isinstance(piece, str)]
     assert written == ["<b>", '"', "</b>", "<i>", "&lt;", "</i>"]
 
 
@@ -196,8 +197,8 @@ def test_tags_follow_their_words() -> None:
     assert placed(passage, "etwas anderes", alignment) is None  # these pieces do not spell it
     (marks,) = passages("<b>one</b>, <i>two</i>.")
     assert isinstance(marks, Passage)
-    assert [one.text for one in marks.stretches() if isinstance(one, Passage)] == ["one", "two"]  # no model says it
-    assert untranslated(marks.stretches()) == "<b>one</b>, <i>two</i>."
+    assert [one.text for one in marks.split_at_tags() if isinstance(one, Passage)] == ["one", "two"]  # no model says it
+    assert untranslated(marks.split_at_tags()) == "<b>one</b>, <i>two</i>."
     (nested,) = passages("<a href='x'>the <b>red</b></a> car")
     assert isinstance(nested, Passage)
     linked = Alignment(source[:3], target[1:], (), ((0, 0), (1, 2), (2, 1)))

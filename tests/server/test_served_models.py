@@ -198,3 +198,4 @@ def test_a_word_that_is_nearly_a_setting_is_reported_with_the_nearest(
     words = ["en-de=models/a", "models/b", "characters=3", "de-en,en-fr=models/c", "a=b"]
     folders = ["en-de=models/a", "models/b", "de-en,en-fr=models/c", "a=b"]
     assert split_settings(words, names) == (folders, ["characters=3"])
+    assert split_settings(["patience=1"], names, ["patience"]) == ([], ["patience=1"])

@@ -24,7 +24,7 @@ from cli_runner import Run
 import transduce
 from transduce.cli.arguments import Opening
 from transduce.engines.native.library import built
-from transduce.server.running import SILENCE, Trouble
+from transduce.server.running import SILENCE, AcceptErrorHandler
 from transduce.server.state import ServerState
 
 pytestmark = [pytest.mark.skipif(built() is None, reason="the core is not built: make native"), pytest.mark.slow]
@@ -195,7 +195,7 @@ def _is_alive(server: Server) -> bool:
 
 def test_the_log_has_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = 1000.0
-    trouble = Trouble(lambda: now)
+    trouble = AcceptErrorHandler(lambda: now)
     others: list[object] = []
 
     class Loop:

@@ -54,6 +54,16 @@ def test_a_text_is_tokenized_once(client: TestClient, monkeypatch: pytest.Monkey
         assert tokenized == [ASKED["text"]]
 
 
+def test_spans_that_are_no_language_are_kept_unless_asked(client: TestClient) -> None:
+    def text(**asked: Any) -> str:
+        answer = client.post("/v1/translate", json={**ASKED, "text": "six {name} two", **asked})
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["translations"][0]["text"])
+
+    assert text().count("{name}") == 1
+    assert "{name}" not in text(protect=False)
+
+
 def test_constraints_of_a_request(client: TestClient, served_translator: transduce.Translator) -> None:
     def text(**asked: Any) -> str:
         answer = client.post("/v1/translate", json={**ASKED, **asked})
@@ -81,6 +91,48 @@ def test_a_long_text_goes_through_in_parts(client: TestClient, served_translator
     singles = {one["source"]: one["text"] for one in found["sentences"]}
     assert singles == {text: served_translator(text, to="de") for text in singles}
     assert found["text"].count("\n") == 159
+
+
+MIXED = "Where are the five books? Привет, как дела? Ich habe das nicht gesehen. We have the six books."
+
+
+def test_sentences_in_other_languages_go_their_own_way(
+    client: TestClient, served_translator: transduce.Translator
+) -> None:
+    """The Russian sentence has no model, the German one is in the target already."""
+    body = {"text": MIXED, "source": "auto", "target": "de"}
+    (found,) = client.post("/v1/translate", json=body).json()["translations"]
+    assert found["detected"]["language"] == "en"
+    first, russian, german, last = [one["source"] for one in found["sentences"]]
+    expected = [served_translator(first, to="de"), russian, german, served_translator(last, to="de")]
+    assert [one["text"] for one in found["sentences"]] == expected
+    assert found["text"] == " ".join(expected)
+    html = {**body, "text": f"<p>{first}</p> <p>{russian} &amp; <b>Москва</b></p>", "format": "html"}
+    (found,) = client.post("/v1/translate", json=html).json()["translations"]
+    assert found["text"] == f"<p>{served_translator(first, to='de')}</p> <p>{russian} &amp; <b>Москва</b></p>"
+    lines = [json.loads(line) for line in client.post("/v1/translate", json={**body, "stream": True}).text.splitlines()]
+    assert [line["text"] for line in lines if "text" in line] == expected
+    (insisted,) = client.post("/v1/translate", json={**body, "source": "en"}).json()["translations"]
+    assert insisted["sentences"][1]["text"] == served_translator(russian, to="de")
+
+
+def test_a_text_in_an_unknown_language_is_refused_with_its_name(client: TestClient) -> None:
+    refused = client.post("/v1/translate", json={"text": "Привет, как дела?", "source": "auto", "target": "de"})
+    assert refused.status_code == 400
+    assert (refused.json()["code"], refused.json()["language"]) == ("source", "ru")
+
+
+def test_a_sentence_is_translated_where_the_rest_stays(
+    client: TestClient, served_translator: transduce.Translator
+) -> None:
+    text = "Ich habe das Buch nicht gesehen, und du auch nicht. Where are the books?"
+    (found,) = client.post("/v1/translate", json={"text": text, "target": "de"}).json()["translations"]
+    german, english = [one["source"] for one in found["sentences"]]
+    assert [one["text"] for one in found["sentences"]] == [german, served_translator(english, to="de")]
+    russian = "Привет, как у вас сегодня дела, мои дорогие друзья? Where are the books?"
+    (found,) = client.post("/v1/translate", json={"text": russian, "target": "de"}).json()["translations"]
+    assert found["detected"]["language"] == "ru"
+    assert found["sentences"][1]["text"] == served_translator("Where are the books?", to="de")
 
 
 def test_streaming(client: TestClient) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,8 +18,68 @@ ANY_TEXT = st.text(st.characters()) | st.text(
 BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 
-def texts(text: str) -> list[str]:
-    return [part.text for part in sentences(text)]
+def texts(text: str, language: str = "") -> list[str]:
+    return [part.text for part in sentences(text, language)]
+
+
+# A stroke marks where a sentence ends.
+@pytest.mark.parametrize(
+    ("language", "marked"),
+    [
+        ("en", "I am 42.|You are 40."),
+        ("en", "Plan B.|It works."),
+        ("en", "He lived in the U.S.|He left."),
+        ("en", "The U.S. Army came at 5 p.m.|We left."),
+        ("en", "Dr. Smith and Mr. Brown met in St. Petersburg."),
+        ("en", "J. R. R. Tolkien and John F. Kennedy read a book by J. Smith."),
+        ("en", "See No. 5 and Fig. 3.|See block No.|Making requests is slow."),
+        ("en", "1. Introduction"),
+        ("en", "Vol. IV is here, e.g. in Oxford."),
+        ("en", "He works at Acme Inc.|They pay well, etc.|Nobody knows."),
+        ("en", "He sold approx. three of them.|alwaysOnTop is a flag."),
+        ("en", "“Really?” he asked.|“Yes!”|She left."),
+        ("en", "Select option A.|Click Save."),
+        ("de", "Er kam am 3. Mai.|Er ist 42.|Du bist 40."),
+        ("de", "Das ist z. B. so gut, z.B. hier, d. h. Der Hund."),
+        ("de", "Das 165. Stiftungsfest im 19. Jahrhundert war bei der 3. Sitzung."),
+        ("de", "Ich nehme Vitamin C.|Es hilft."),
+        ("de", "Er sagte „Hallo.“|Dann ging er, vgl. Müller 2004, S. 5, Nr. 7 usw.|Das war 5 Mio. Euro wert."),
+        (
+            "fr",
+            "« Bonjour. »|M. Dupont est là avec Mme. Durand, p. ex. ici.|Le plan B.|Il marche, etc.|Ajoute.",
+        ),
+        ("es", "El Sr. García vino, p. ej. Madrid y p.ej. esto.|Tengo 42.|¿Tú tienes 40?|¡Sí!"),
+        ("pt", "O Sr. Silva e a Dra. Costa vieram.|Eu tenho 42.|O resultado de um teste F.|Você irá."),
+        ("zh", "我四十二岁。|你四十岁！|“你好吗？”他问道。|填充到4个字节.|如果正确?|是的"),
+        ("ja", "「行く。」と言った。|そうです。"),
+    ],
+)
+def test_each_language_has_its_rules_and_an_unknown_one_has_them_all(language: str, marked: str) -> None:
+    expected = marked.split("|")
+    text = marked.replace("|", "" if language in ("zh", "ja") else " ")
+    assert texts(text, language) == expected
+    assert texts(text) == expected
+
+
+def test_a_language_has_no_rules_of_another() -> None:
+    assert texts("I came am 3. Mai was there.", "en") == ["I came am 3.", "Mai was there."]
+    assert texts("Er kam am 3. Mai.", "de-AT") == ["Er kam am 3. Mai."]
+    assert texts("Ring ring 5. Katter.", "sv") == texts("Ring ring 5. Katter.")
+
+
+def test_runs_of_marks_take_no_longer_than_other_text() -> None:
+    started = time.monotonic()
+    for text in (
+        ". " * 20_000,
+        "." * 100_000,
+        "?!" * 50_000 + " A",
+        "。" * 50_000,
+        "A. " * 20_000,
+        '."' * 30_000,
+        "z. B. " * 9000,
+    ):
+        assert "".join(part.text + part.space for part in sentences(text)) == text
+    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("number", ["1", "3", "12", "31", "99"])

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 import toys
+from parameter_states import equal, give_gradients, moments, values
 from snapshots import same_tensors
-from torch import Tensor, nn
+from torch import nn
 
 from transduce.core.errors import ConfigError, RunError
 from transduce.training.checkpoint import Snapshot, read_tensors, step_folders
@@ -74,24 +75,6 @@ class Counting(torch.optim.Optimizer):  # keeps numbers beside tensors, as many 
 def parameters() -> list[nn.Parameter]:
     generator = torch.Generator().manual_seed(1)
     return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((5, 7), (4, 3), (6, 6))]
-
-
-def give_gradients(owners: list[nn.Parameter], seed: int, scale: float = 1.0) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in owners:
-        parameter.grad = scale * torch.randn(parameter.shape, generator=generator)
-
-
-def values(owners: list[nn.Parameter]) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in owners]
-
-
-def moments(optimizer: torch.optim.Optimizer, owners: list[nn.Parameter]) -> list[Tensor]:
-    return [tensor.clone() for parameter in owners for tensor in optimizer.state[parameter].values()]
-
-
-def equal(left: list[Tensor], right: list[Tensor]) -> bool:
-    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def reference_step(optimizer: torch.optim.Optimizer, owners: list[nn.Parameter], count: float, clip: float) -> None:

@@ -297,7 +297,7 @@ from transduce.objectives.cross_entropy import CrossEntropy
 class Faulty(CrossEntropy):
     fault: str = "nan"
 
-    def build(self, tools):
+    def build(self, context):
         loss = super().build()
         def faulty(model, batch, step):
             found = loss(model, batch, step)

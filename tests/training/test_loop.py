@@ -35,7 +35,7 @@ class Faulty(CrossEntropy):
     first: int = 3
     last: int = 3
 
-    def build(self, tools):
+    def build(self, context):
         loss = super().build()
         def faulty(model, batch, step):
             found = loss(model, batch, step)

@@ -50,6 +50,18 @@ def test_singular_values_become_about_one_and_vectors_stay(shape: tuple[int, ...
     assert (diagonal < 1.3).all()
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_in_bf16_orthogonalises_in_bf16(tmp_path: Path, precision: str) -> None:
+    config = toys.config(tmp_path, f"training.precision={precision}", "training.optimizer.kind=muon")
+    optimizer = session.Session(config, config.model.build(13, 13, shared=True), torch.device("cpu")).optimizer
+    assert isinstance(optimizer, MuonWithAdam)
+    assert optimizer.narrow == (precision == "bf16")
+    matrices = torch.randn((3, 8, 8), generator=torch.Generator().manual_seed(2))
+    found = orthogonal(matrices, optimizer.narrow)
+    assert torch.equal(found, found.bfloat16().float()) == optimizer.narrow
+    torch.testing.assert_close(found, orthogonal(matrices), atol=0.05, rtol=0.05)
+
+
 def test_matrices_move_as_with_torch_and_the_rest_as_with_adamw() -> None:
     """In float32 here and bfloat16 there: close, not equal."""
     ours, theirs = weights(), weights()

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from parameter_states import equal, give_gradients, moments, values
+from torch import nn
 
 from transduce.core.errors import ConfigError, RunError
 from transduce.training.optimizer import Adam, AdamW, Constant, Cosine, InverseRoot, Muon, Optimizer, Paper, update
@@ -67,24 +68,6 @@ def parameters(seed: int = 1) -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(*shape, generator=generator)) for shape in ((5, 7), (7,), (3, 2, 2))]
 
 
-def give_gradients(owners: list[nn.Parameter], seed: int, scale: float = 1.0) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in owners:
-        parameter.grad = scale * torch.randn(parameter.shape, generator=generator)
-
-
-def values(owners: list[nn.Parameter]) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in owners]
-
-
-def moments(optimizer: torch.optim.Optimizer, owners: list[nn.Parameter]) -> list[Tensor]:
-    return [tensor.clone() for parameter in owners for tensor in optimizer.state[parameter].values()]
-
-
-def same(left: list[Tensor], right: list[Tensor]) -> bool:
-    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
-
-
 def test_adam_has_the_papers_settings() -> None:
     """Section 5.3: beta1 = 0.9, beta2 = 0.98, epsilon = 1e-9; three steps by hand in float64."""
     owners = parameters()
@@ -140,8 +123,8 @@ def test_an_update_is_division_then_clipping_then_the_step_to_the_bit(config: Op
         assert norm == total  # the norm before clipping is what is reported
         assert (factor > 1) == (clip == 0.5)
         assert skipped == 0
-        assert same(values(ours), values(theirs))
-        assert same(moments(optimizer, ours), moments(reference, theirs))
+        assert equal(values(ours), values(theirs))
+        assert equal(moments(optimizer, ours), moments(reference, theirs))
 
 
 def test_clipping_keeps_the_direction_and_bounds_the_norm() -> None:
@@ -176,11 +159,11 @@ def test_a_step_that_is_not_finite_leaves_no_trace(config: Optimizer, bad: float
             assert skipped == (step is None)
             assert norm.isfinite() == (step is not None)
             if step is None:
-                assert same(values(owners), before[0])
-                assert when == 0 or same(moments(optimizer, owners), before[1])
+                assert equal(values(owners), before[0])
+                assert when == 0 or equal(moments(optimizer, owners), before[1])
         found.append((values(owners), moments(optimizer, owners)))
-    assert same(found[0][0], found[1][0])
-    assert same(found[0][1], found[1][1])
+    assert equal(found[0][0], found[1][0])
+    assert equal(found[0][1], found[1][1])
 
 
 def test_a_step_without_target_tokens_is_skipped() -> None:
@@ -190,7 +173,7 @@ def test_a_step_without_target_tokens_is_skipped() -> None:
         parameter.grad = torch.zeros_like(parameter)
     _, skipped = update(Adam().build(owners), 0.01, torch.tensor(0.0), clip=0.0)
     assert skipped == 1
-    assert same(values(owners), before)
+    assert equal(values(owners), before)
 
 
 def test_parameters_without_a_gradient_stay() -> None:
@@ -201,7 +184,7 @@ def test_parameters_without_a_gradient_stay() -> None:
     norm, _ = update(optimizer, 0.01, torch.tensor(2.0), clip=0.0)
     assert norm == pytest.approx(math.sqrt(35) / 2)
     assert not torch.equal(owners[0], before[0])
-    assert same(values(owners[1:]), before[1:])
+    assert equal(values(owners[1:]), before[1:])
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from transduce.objectives.cross_entropy import CrossEntropy
 class Slowly(CrossEntropy):
     seconds: float = 0.1
 
-    def build(self, tools):
+    def build(self, context):
         loss = super().build()
         def slow(model, batch, step):
             if step >= 3:

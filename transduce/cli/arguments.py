@@ -9,13 +9,17 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from transduce.core.errors import UserError
 from transduce.core.progress import say
 from transduce.translate.model_folder import shipped
+
+if TYPE_CHECKING:
+    from transduce.translate.directions import TextRun
+    from transduce.translate.translator import Translator
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained or converted model.")]
 ModelAndTexts = Annotated[
@@ -44,7 +48,10 @@ Words = Annotated[
 ]
 
 ReferenceText = Annotated[
-    Path, typer.Argument(help="Reference translations, a sentence a line; or a .tsv of files and their texts.")
+    Path,
+    typer.Argument(
+        metavar="REFERENCE", help="Reference translations, a sentence a line; or a .tsv of files and their texts."
+    ),
 ]
 MosesBLEU = Annotated[bool, typer.Option("--moses", help="Also BLEU as in older papers: lower-cased, Moses tokens.")]
 ErrorRates = Annotated[
@@ -65,6 +72,13 @@ Glossaries = Annotated[
         help="Terms and their translations: .tsv, .csv, .tbx or .tmx; repeatable, the first preferred.",
     ),
 ]
+Protect = Annotated[
+    Literal["on", "off"], typer.Option(help="Whether URLs, placeholders, code and the like are kept as they are.")
+]
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option("--pattern", metavar="REGEX", help="Further text to keep as it is, such as 'ORD-\\d+'; repeatable."),
+]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment.")
 ]
@@ -78,10 +92,6 @@ def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
     words = list(words or [])
     file = words.pop(0) if words and "=" not in words[0] else None
     return file, words
-
-
-if TYPE_CHECKING:
-    from transduce.translate.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -128,10 +138,6 @@ def opens_models(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
-
-
-if TYPE_CHECKING:
-    from transduce.translate.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -184,25 +190,43 @@ def check_target(translator: Translator, folder: Path, target: str) -> None:
         )
 
 
-def pick_targets(translator: Translator, args: ParsedArgs, source: str, target: str) -> list[str]:
-    """The tag of each text, or the one of a stream; for a named model directions count only if `source` is given.
+@dataclass(frozen=True)
+class PickedDirection:
+    """The tag of each text, or the one of a stream, and what of a text is to be left as it is.
+
+    `left_of` splits a text into sentences to translate and others, which say why not.
+    """
+
+    tags: list[str]
+    left_of: Callable[[str], Sequence[TextRun]] | None = None
+
+
+def pick_direction(translator: Translator, args: ParsedArgs, source: str, target: str) -> PickedDirection:
+    """Find the tag of each text, or of a stream; a named model's directions count if `source` is given or measured.
 
     A direction that was detected where no target was requested is printed on standard error, since it may be wrong.
     """
+    from transduce.text.languages import name_of
+    from transduce.translate.directions import DirectionQuery, directions_of, scores_of
+
     if not args.ours and not source:
         check_target(translator, args.folder, target)
-        return [target] * max(1, len(args.texts))
-    from transduce.text.languages import name_of
-    from transduce.translate.directions import DirectionQuery, directions_of
-
+        tags = [target] * max(1, len(args.texts))
+        if translator.reading is not None or not scores_of(args.folder):
+            return PickedDirection(tags)
     tokenizer = translator.tokenizers.source
     pairs = directions_of(args.folder, tokenizer)
     if not pairs:
         raise UserError(f"--from {source}: {args.folder} does not tell which languages it translates; leave it out")
     query = DirectionQuery(pairs, source, target)
+    ends = {end for _, end in pairs}
+    if not args.ours and not source:
+        end = target or (min(ends) if len(ends) == 1 else "")
+        return PickedDirection(tags, functools.partial(query.parts, target=end))
     ways = [query.way(text) for text in args.texts] or [query.way()]
     for way in ways:
         if way.recognised and not target:
             names = [f"{name_of(code)} ({code})" for code in (way.source, way.target)]
             say(f"recognised as {names[0]}: to {names[1]}")
-    return [way.target if tokenizer.has_tag(way.target) else "" for way in ways]
+    tags = [way.target if tokenizer.has_tag(way.target) else "" for way in ways]
+    return PickedDirection(tags, None if source else functools.partial(query.parts, target=ways[0].target))

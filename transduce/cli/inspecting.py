@@ -50,7 +50,7 @@ def inspect(
 
         transduce inspect "Guten Morgen" -m runs/a -m runs/b --part encoder --layer 0 --head 2 -o head.png
     """
-    from transduce.cli.arguments import ParsedArgs, pick_targets
+    from transduce.cli.arguments import ParsedArgs, pick_direction
     from transduce.inspection.inspect import inspect as look
     from transduce.inspection.inspect import tags_for
     from transduce.inspection.terminal import View
@@ -63,7 +63,7 @@ def inspect(
     opened = [(args, opening.load(args.folder)) for args in parsed]
     languages = tags_for([translator for _, translator in opened], to)
     tags = [
-        pick_targets(translator, args, "", language)
+        pick_direction(translator, args, "", language).tags
         for (args, translator), language in zip(opened, languages, strict=True)
     ]
     seen = [

@@ -93,7 +93,7 @@ def read_list(path: Path) -> list[str]:
     return read_manifest(path).sources if path.suffix == ".tsv" else [line for line in read_lines(path) if line]
 
 
-class _Late(io.TextIOBase):
+class _LazyFile(io.TextIOBase):
     """A file that is truncated at the first line written to it; its errors name it."""
 
     def __init__(self, path: Path) -> None:
@@ -147,7 +147,7 @@ def written(path: Path | None, sources: Sequence[Path] = ()) -> Iterator[TextIO]
         sys.stdout.flush()
         return
     new = not path.exists()
-    late = _Late(path)
+    late = _LazyFile(path)
     try:
         yield cast("TextIO", late)
         late.end()

@@ -56,7 +56,8 @@ def serve(
     from transduce.core import config as configs
     from transduce.translate.model_folder import shipped
 
-    folders, overrides = split_settings(words or (), [field.name for field in dataclasses.fields(Settings)])
+    names, old_names = [field.name for field in dataclasses.fields(Settings)], configs.old_names(Settings)
+    folders, overrides = split_settings(words or (), names, list(old_names))
     # The shipped model translates English to and from the others, which reach each other through it.
     settings = configs.load(Settings, None, overrides, defaults=[] if folders else [["pivot=en"]])
     if api_keys is not None:
@@ -80,17 +81,20 @@ def _hangups_noted() -> Iterator[list[int]]:
         signal.signal(signal.SIGHUP, before)
 
 
-def split_settings(words: Sequence[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_settings(
+    words: Sequence[str], names: Sequence[str], old_names: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
     """Split words into models and settings of the server; an unknown setting is an error that names the nearest."""
-    folders, settings = list[str](), list[str]()
+    folders, settings, accepted = list[str](), list[str](), {*names, *old_names}
     for word in words:
         key, sign, _ = word.partition("=")
-        if sign and key not in names and not any(pair_of(pair) for pair in key.split(",")) and not Path(word).exists():
+        names_pair = any(pair_of(pair) for pair in key.split(","))
+        if sign and key not in accepted and not names_pair and not Path(word).exists():
             raise ConfigError(
                 f"'{word}': no such setting{nearest(key, names)}; settings here: {', '.join(names)};"
                 " models are given as FOLDER or en-de=FOLDER"
             )
-        (settings if sign and key in names else folders).append(word)
+        (settings if sign and key in accepted else folders).append(word)
     return folders, settings
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -29,7 +31,9 @@ from transduce.cli.arguments import (
     MosesBLEU,
     Opening,
     Output,
+    Patterns,
     Pieces,
+    Protect,
     ReferenceText,
     SearchOfCall,
     SourceLanguage,
@@ -41,8 +45,16 @@ from transduce.core.errors import DataError, UserError, needed_by
 from transduce.core.progress import say
 
 if TYPE_CHECKING:
+    from transduce.cli.arguments import PickedDirection
+    from transduce.data.readers import FileReader
+    from transduce.engines import Translation
     from transduce.evaluation.report import Evaluation
     from transduce.metrics.corpus import NamedTarget
+    from transduce.translate.directions import TextRun
+    from transduce.translate.options import TranslateOptions
+    from transduce.translate.translator import Translator
+
+FILES_AT_ONCE = 100  # recordings or pictures that are transcribed at once
 
 
 @opens_models
@@ -59,6 +71,8 @@ def translate(
     exclude: Excluded = None,
     glossary: Glossaries = None,
     search: SearchOfCall = None,
+    protect: Protect = "on",
+    patterns: Patterns = None,
     json_lines: JsonLines = False,
     alignments: AlignmentsFile = None,
     pieces: Pieces = False,
@@ -80,7 +94,7 @@ def translate(
 
         transduce translate runs/a --ensemble runs/b --ensemble runs/c -i input.txt --alignments links.txt
     """
-    from transduce.cli.arguments import pick_targets, split_model
+    from transduce.cli.arguments import pick_direction, split_model
     from transduce.cli.output import (
         chosen_search,
         read_files,
@@ -98,23 +112,94 @@ def translate(
     args = split_model(words or [], files)
     texts, folders = args.texts, [args.folder, *(ensemble or [])]
     translator = opening.load(folders)
-    tags = pick_targets(translator, args, source, to)
+    direction = pick_direction(translator, args, source, to)
     window = translator.window if texts or files or not sys.stdin.isatty() else 1  # what is typed is answered at once
     options = TranslateOptions(
         beam=beam,
         n_best=n_best,
         search=None if search is None else chosen_search(translator, search),
-        to=tags if texts else tags[0],
+        to=direction.tags if texts else direction.tags[0],
         prefixes=prefix,
         include=include or (),
         exclude=exclude or (),
         align=unit,
         glossary=glossaries_of(glossary),
+        protect=protect == "on",
+        patterns=patterns or (),
     )
-    stream = with_missing_named(translator.run(texts or read_files(files), options, window))
+    stream = with_missing_named(_translations(translator, texts or read_files(files), options, window, direction))
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
         shown = with_progress(stream, "Translating", len(texts) or None, output is None, window)
         write_translations(shown, file, links, json_lines, n_best if search is None else translations_of(search))
+
+
+REPORTED = 3  # lines that are left as they are and named; of more the number is told
+
+
+def _translations(
+    translator: Translator, texts: Iterable[str], options: TranslateOptions, window: int, direction: PickedDirection
+) -> Iterator[Translation]:
+    """Translate lazily all but what is to stay as it is, which is named on standard error.
+
+    With options for a text as a whole it stays or is translated as a whole.
+    """
+    if direction.left_of is None:
+        return translator.run(texts, options, window)
+    whole = options.n_best > 1 or options.align is not None or bool(options.prefixes or options.include)
+    sifted = _Sifted(direction.left_of, whole, options.align is not None)
+    units: Iterable[str] = sifted.translated(texts)
+    if not isinstance(options.to, str):  # a tag for each text: now one for each of its parts
+        units = list(units)
+        counts = [sum(not run.left for run in runs) for runs in sifted.waiting]
+        tags = [tag for tag, count in zip(options.to, counts, strict=True) for _ in range(count)]
+        options = dataclasses.replace(options, to=tags)
+    return sifted.joined(translator.run(units, options, window))
+
+
+@dataclass
+class _Sifted:
+    """Texts without the sentences that are to stay as they are, which are put back among the translations."""
+
+    left_of: Callable[[str], Sequence[TextRun]]
+    whole: bool
+    aligned: bool
+    left: int = 0
+    waiting: deque[Sequence[TextRun]] = field(default_factory=deque)  # the runs of texts that are not yet joined
+
+    def translated(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yield what is to be translated, a text without anything to leave as it was."""
+        for number, text in enumerate(texts, 1):
+            runs = self.left_of(text)
+            if self.whole and not all(run.left for run in runs):
+                runs = [dataclasses.replace(runs[0], left="")]
+            for run in runs:
+                self._report(number, run)
+            self.waiting.append(runs)
+            yield from [text] if len(runs) == 1 and not runs[0].left else [r.piece.text for r in runs if not r.left]
+        if self.left > REPORTED:
+            say(f"{self.left:,} parts of lines were left as they are")
+
+    def _report(self, number: int, run: TextRun) -> None:
+        if run.left:
+            self.left += 1
+            if self.left <= REPORTED:
+                say(f"line {number} is left as it is: {run.left}; if it is something else, say so with --from")
+
+    def joined(self, found: Iterator[Translation]) -> Iterator[Translation]:
+        """Yield one translation for each text, as soon as all of its parts are there."""
+        from transduce.engines import Translation
+        from transduce.text.alignment import Alignment
+
+        alignment = Alignment() if self.aligned else None
+        parts: list[Translation] = []
+        for translation in chain(found, [None]):
+            if translation is not None:
+                parts.append(translation)
+            while self.waiting and len(parts) >= sum(not run.left for run in self.waiting[0]):
+                runs = self.waiting.popleft()
+                ready = [Translation(run.piece.text, alignment=alignment) if run.left else parts.pop(0) for run in runs]
+                text = "".join(one.text + run.piece.space for one, run in zip(ready, runs, strict=True))
+                yield ready[0] if len(ready) == 1 else Translation.joined(ready, text)
 
 
 def _unit_of(alignments: Path | None, pieces: bool) -> Literal["words", "pieces"] | None:
@@ -193,7 +278,9 @@ def align(
 @opens_models
 def evaluate(
     reference: ReferenceText,
-    hypothesis: Annotated[Path, typer.Argument(help="Translations to score, or a model's folder to translate with.")],
+    hypothesis: Annotated[
+        Path, typer.Argument(metavar="HYPOTHESIS", help="Translations to score, or a model's folder to translate with.")
+    ],
     source: Annotated[Path | None, typer.Option(help="Source text: for the table by length, and to translate.")] = None,
     other: Annotated[
         Path | None, typer.Option(help="Translations of a second system, or its model, to compare with.")
@@ -205,6 +292,7 @@ def evaluate(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File for a model's translations.")] = None,
     to: Language = "",
     beam: BeamSize = 0,
+    protect: Protect = "on",
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ensemble: Ensemble = None,
     *,
@@ -224,13 +312,16 @@ def evaluate(
         from transduce.evaluation.report import evaluate as run
     from transduce.cli.output import read_lines, read_manifest, written
     from transduce.text.languages import check_language
+    from transduce.translate.options import TranslateOptions
 
     check_language(language)  # before any translating
     manifest = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
     references = manifest.targets if manifest else list(read_lines(reference))
     sources = list(read_lines(source)) if source else manifest.sources if manifest else None
-    _check_used(hypothesis, other, opening, {"--ensemble": ensemble, "--output": output}, beam)
-    systems = _systems([hypothesis, *(ensemble or [])], other, opening, sources, beam, to)
+    of_any = {"--beam": beam, "--protect": protect == "off"}
+    _check_used(hypothesis, other, opening, {"--ensemble": ensemble, "--output": output}, of_any)
+    options = TranslateOptions(beam=beam, to=to, protect=protect == "on")
+    systems = _systems([hypothesis, *(ensemble or [])], other, opening, sources, options)
     if output is not None and systems[0].search:
         with written(output) as file:
             file.writelines(f"{line}\n" for line in systems[0].lines)
@@ -245,7 +336,7 @@ def evaluate(
         names=(str(hypothesis), str(other)),
         errors=errors or manifest is not None,
         tag=f"<2{to}>" if to else "",
-        told=_told([path for path in (hypothesis, other) if path and path.is_dir()]),
+        named=_named_targets([path for path in (hypothesis, other) if path and path.is_dir()]),
         searches={system.name: system.search for system in systems if system.search},
     )
     _show(result, json_lines)
@@ -261,11 +352,15 @@ def _show(result: Evaluation, json_lines: bool) -> None:
 
 
 def _check_used(
-    hypothesis: Path, other: Path | None, opening: Opening, of_first: Mapping[str, object], beam: int
+    hypothesis: Path,
+    other: Path | None,
+    opening: Opening,
+    of_first: Mapping[str, object],
+    of_any: Mapping[str, object],
 ) -> None:
     """Raise UserError for options of translating where translations are read from files."""
     changed = [f.name for f in dataclasses.fields(Opening) if getattr(opening, f.name) != f.default]
-    of_any = {"--beam": beam, **{f"--{name}": True for name in changed}}
+    of_any = {**of_any, **{f"--{name}": True for name in changed}}
     files = [path for path in (hypothesis, other) if path is not None and path.is_file()]
     unused = [name for name, given in of_first.items() if given and hypothesis in files]
     if len(files) == (1 if other is None else 2):
@@ -287,7 +382,7 @@ class _System:
 
 
 def _systems(
-    folders: list[Path], other: Path | None, opening: Opening, sources: list[str] | None, beam: int, to: str
+    folders: list[Path], other: Path | None, opening: Opening, sources: list[str] | None, options: TranslateOptions
 ) -> list[_System]:
     """The translations of a file, a model or an ensemble, and of the other system if there is one."""
     from transduce.cli.output import read_lines
@@ -296,12 +391,12 @@ def _systems(
     # Files are read first: a misspelt name costs no translating.
     read = [None if names[0].is_dir() else list(read_lines(names[0])) for names in paths]
     return [
-        _translated(names, opening, sources, beam, to) if lines is None else _System(str(names[0]), lines)
+        _translated(names, opening, sources, options) if lines is None else _System(str(names[0]), lines)
         for names, lines in zip(paths, read, strict=True)
     ]
 
 
-def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, beam: int, to: str) -> _System:
+def _translated(folders: list[Path], opening: Opening, sources: list[str] | None, options: TranslateOptions) -> _System:
     """Translate the sources with a model or an ensemble."""
     from transduce.cli.arguments import check_target
     from transduce.cli.output import with_progress
@@ -310,25 +405,19 @@ def _translated(folders: list[Path], opening: Opening, sources: list[str] | None
     if sources is None:
         raise UserError(f"{folders[0]} is a model: give the text to translate with --source FILE")
     translator = opening.load(folders)
-    check_target(translator, folders[0], to)
-    stream = translator.stream(sources, beam=beam, to=to)
+    check_target(translator, folders[0], str(options.to))
+    stream = translator.run(sources, options)
     shown = with_progress(stream, "Translating", len(sources), printed=False, window=translator.window)
     lines = [translation.text for translation in shown]
-    return _System(str(folders[0]), lines, search_label(translator.choose_search(beam)))
+    return _System(str(folders[0]), lines, search_label(translator.choose_search(options.beam)))
 
 
-def _told(models: list[Path]) -> list[NamedTarget]:
+def _named_targets(models: list[Path]) -> list[NamedTarget]:
     """The target languages that the configs of models name."""
     from transduce.metrics.corpus import NamedTarget
     from transduce.translate.model_folder import read_validation_language
 
     return [NamedTarget(read_validation_language(model), f"validation.language of {model}") for model in models]
-
-
-if TYPE_CHECKING:
-    from transduce.data.readers import FileReader
-
-WINDOW = 100  # files that are read at once
 
 
 @opens_models
@@ -382,9 +471,9 @@ def transcribe(
     named = list(files or []) if input is None else read_list(input)
     paths = _readable(translator.reading.reader, named, skip)
     options = TranslateOptions(beam, n_best, chosen)
-    stream = translator.run(paths, options, WINDOW)
+    stream = translator.run(paths, options, FILES_AT_ONCE)
     with written(output, [input] if input else []) as file:
-        shown = with_progress(stream, "Reading", len(paths), output is None, WINDOW)
+        shown = with_progress(stream, "Reading", len(paths), output is None, FILES_AT_ONCE)
         write_translations(shown, file, None, json_lines, n_best if search is None else translations_of(search))
 
 

@@ -21,13 +21,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transduce.core.errors import DOTTED, ConfigError, Unfit, dotted_key, nearest, type_in_words, value_in_words
-from transduce.core.overrides import Unread, lay_over, read_overrides
+from transduce.core.overrides import UnreadList, lay_over, read_overrides
 from transduce.core.plugins import error_in_words, is_protocol, name_of, own_class
+from transduce.core.progress import say
 from transduce.core.untrusted import LARGEST_TOML, parse_toml, read_small
 
 T = TypeVar("T")
 PRESETS = Path(__file__).parents[1] / "presets"
 COMMAND_LINE = "command line"  # as an origin
+# Settings that were renamed: class, old name, new name. Files, folders and command lines of users have the old one.
+RENAMED: dict[str, dict[str, str]] = {
+    "transduce.lab.decoding:Decoding": {"patience": "training_factor"},
+    "transduce.lab.norms:Norms": {"companies": "batch_sizes"},
+    "transduce.model.sources:Distortion": {"turn": "rotation"},
+    "transduce.server.settings:Settings": {"gather": "batch_seconds", "patience": "queue_seconds"},
+}
 OWN = "; a class of your own is named as package.module:Class"
 
 
@@ -62,11 +70,16 @@ def resolve(cls: type[T], merged: Layers, trust: bool = True) -> T:
         return parse(cls, merged.tree, trust=trust)
     except ConfigError as error:
         key = re.match(DOTTED, str(error))
-        origin = merged.origins.get(key[0]) if key else None
+        origin = _origin_of(key[0], merged.origins) if key else None
         words = [name for name, where in merged.origins.items() if where == COMMAND_LINE]
         if origin != COMMAND_LINE and words and isinstance(error, Unfit):
             origin = f"{origin or 'defaults'}, with {', '.join(words)} of the command line laid over"
         raise ConfigError(f"{origin}: {error}" if origin else str(error)) from None
+
+
+def _origin_of(key: str, origins: Mapping[str, str]) -> str | None:
+    """Return the origin of a setting; that of a choice which was given as a word is noted without its `kind`."""
+    return origins.get(key, origins.get(key.removesuffix(".kind")))
 
 
 def layers(
@@ -169,6 +182,7 @@ def _merged(cls: Any, old: Any, new: Any, where: str, source: tuple[str, dict[st
             _forget(origins, where)
             old, beneath = {}, {}
         cls = choices.get(kind) if isinstance(kind, str) else None
+    new = _renewed(cls, new, where, origin)
     return _merged_tables(hints_of(cls) if cls is not None else {}, (old, new, beneath), where, source)
 
 
@@ -184,6 +198,29 @@ def _merged_tables(
         dotted = dotted_key(where, key)
         old[key] = _merged(hints.get(key, Any), old.get(key), value, dotted, source, beneath.get(key))
     return old
+
+
+def old_names(cls: Any) -> Mapping[str, str]:
+    """Map the old names of settings of a class to their new ones."""
+    return RENAMED.get(name_of(cls), {}) if isinstance(cls, type) else {}
+
+
+def _renewed(cls: Any, settings: Mapping[str, Any], where: str = "", origin: str = "") -> Mapping[str, Any]:
+    """Replace the old names of settings of class `cls` by the new ones, with a warning for each on standard error."""
+    names = old_names(cls)
+    for old in [key for key in settings if key in names]:
+        dotted, prefix = dotted_key(where, old), f"{origin}: " if origin else ""
+        if names[old] in settings:
+            raise ConfigError(f"{prefix}{dotted}: the old name of '{names[old]}', which is given too; remove one")
+        _warn(f"{prefix}{dotted}: this setting is now called '{names[old]}'; the old name is still read")
+        settings = {names[old] if key == old else key: value for key, value in settings.items()}
+    return settings
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    """Print a warning once per process: a folder's config is read several times."""
+    say(text)
 
 
 def _named_kind(settings: Any) -> Any:
@@ -231,7 +268,7 @@ def _parse_table(cls: Any, tree: Any, where: str, trust: bool, kind: str = "", u
         raise ConfigError(f"{where}: expected a table of settings, got {tree!r} ({value_in_words(tree)})")
     hints = hints_of(cls)
     values: dict[str, Any] = {}
-    for key, value in tree.items():
+    for key, value in _renewed(cls, tree, where).items():
         dotted = dotted_key(where, key)
         if key not in hints:
             here = f"settings of kind '{kind}'" if kind else "settings here"
@@ -267,7 +304,7 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
     if dataclasses.is_dataclass(kind):
         return _parse_table(kind, value, where, trust)
     origin = typing.get_origin(kind)
-    if isinstance(value, Unread):
+    if isinstance(value, UnreadList):
         if origin is tuple:
             raise ConfigError(
                 f"{where}: {str(value)!r} begins as a list and is no TOML; write a list as"
@@ -291,7 +328,8 @@ def _parse_value(kind: Any, value: Any, where: str, trust: bool) -> Any:
 def _parse_word(kind: Any, value: Any, where: str) -> Any:
     words = words_of(kind)
     if value not in words:
-        known = f"{', '.join(map(str, words))}{nearest(value, words)}{OWN if slot_of(kind) else ''}"
+        listed = ", ".join(str(word).lower() if isinstance(word, bool) else str(word) for word in words)  # as in TOML
+        known = f"{listed}{nearest(value, words)}{OWN if slot_of(kind) else ''}"
         raise ConfigError(f"{where}: {value!r} is not one of {known}")
     return value
 

@@ -15,7 +15,7 @@ from transduce.core.errors import ConfigError
 from transduce.core.untrusted import parse_toml
 
 
-class Unread(str):
+class UnreadList(str):
     """A value that starts like a TOML list but is not one: text, unless a list is expected."""
 
 
@@ -84,7 +84,7 @@ def _read(word: str) -> dict[str, Any]:
     if table.keys() == {"value"}:
         parsed = table["value"]
     else:  # a value of several lines is read as a word
-        parsed = Unread(value.strip()) if value.strip().startswith("[") else value.strip()
+        parsed = UnreadList(value.strip()) if value.strip().startswith("[") else value.strip()
     for part in reversed(parts):
         parsed = {part: parsed}
     return typing.cast("dict[str, Any]", parsed)

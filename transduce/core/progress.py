@@ -36,7 +36,7 @@ def rate_as_text(rate: float) -> str:
 
 
 def live_bar(unit: str) -> LiveProgress | None:
-    """Return a progress bar on standard error, not yet shown; None unless that is a terminal (or rich is told so)."""
+    """Return a progress bar on standard error, not yet shown; None unless that is a terminal, or forced to be one."""
     if not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE")):
         return None
     from rich.console import Console

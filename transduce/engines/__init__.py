@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
+T = TypeVar("T")
 Source: TypeAlias = Any  # tokens, a sequence of integers; or the frames (n, width) of a recording or a picture
 
 
@@ -30,12 +30,9 @@ class Engine(Protocol):
         ...
 
     def search(
-        self,
-        sources: Sequence[Source],
-        search: SearchConfig,
-        constraints: Sequence[DecodingConstraints],
-        keys: Sequence[int],
-    ) -> list[list[Hypothesis]]:
+        self, sources: Sequence[Source], search: SearchConfig,
+        constraints: Sequence[DecodingConstraints], keys: Sequence[int],
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         """Hypotheses of each source, best first, by the given search config."""
         ...
 
@@ -57,8 +54,10 @@ class Translation:
     `score` is what the search ranks by and `log_prob` the model's log-probability (summed over the parts of a long
     text); `tokens` are the subword pieces; `finished` is False where the length limit cut the output (or left no room
     for all required phrases). `alternatives` holds the other hypotheses if more than one was requested (for a text that
-    was not split into parts), `alignment` the source positions, if requested, `missing_terms` the glossary's terms for
-    this text that it lacks.
+    was not split into parts), `alignment` the source positions, if requested. `protection` says how spans such as URLs
+    were kept: by "marks" that the model copied, or by translating the text "around" them; "" if there are none.
+    `warnings` name what may be wrong: "numbers" where some have another value than in the text.
+    `missing_terms` are the glossary's terms for this text that it lacks.
     """
 
     text: str
@@ -69,6 +68,8 @@ class Translation:
     parts: int = 1
     alternatives: tuple[Translation, ...] = ()
     alignment: Alignment | None = None
+    protection: str = ""
+    warnings: tuple[str, ...] = ()
     missing_terms: tuple[str, ...] = ()
 
     @classmethod
@@ -82,6 +83,7 @@ class Translation:
             all(part.finished for part in parts),
             len(parts),
             alignment=alignment,
+            warnings=tuple(dict.fromkeys(warning for part in parts for warning in part.warnings)),
             missing_terms=tuple(dict.fromkeys(term for part in parts for term in part.missing_terms)),
         )
 
@@ -96,13 +98,6 @@ class Scored:
     @property
     def per_token(self) -> float:
         return self.log_prob / self.tokens
-
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-T = TypeVar("T")
 
 
 class Fallback:
@@ -121,12 +116,9 @@ class Fallback:
         self._lock = ForkLock()
 
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        search: SearchConfig,
-        constraints: Sequence[DecodingConstraints],
-        keys: Sequence[int],
-    ) -> list[list[Hypothesis]]:
+        self, sources: Sequence[Sequence[int]], search: SearchConfig,
+        constraints: Sequence[DecodingConstraints], keys: Sequence[int],
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         return self._either(lambda engine: engine.search(sources, search, constraints, keys))
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:

@@ -202,17 +202,18 @@ def evaluate(
     names: tuple[str, str] = ("this system", "the other"),
     errors: bool = False,
     tag: str = "",
-    told: Sequence[NamedTarget] = (),
+    named: Sequence[NamedTarget] = (),
     searches: Mapping[str, str] | None = None,
 ) -> Evaluation:
     """Compute BLEU, chrF and TER of `hypotheses`; with `sources` also by length; with `other` compare two systems.
 
     `language` is the target's and picks the tokenizer. Where it is not given, it is determined as in validation: by
-    `told`, then the `tag` of all texts, then the script of the references. `moses` adds BLEU as older papers measured
+    `named`, then the `tag` of all texts, then the script of the references. `moses` adds BLEU as older papers measured
     it, `errors` the error rates of transcripts. `searches` names what made the translations of each system.
     """
     lines = ["\n".join(texts) for texts in zip(*reference_streams(hypotheses, references), strict=True)]
-    (target,) = target_languages(lines, [tag] * len(lines), NamedTarget(language, "the language that was given"), *told)
+    given = NamedTarget(language, "the language that was given")
+    (target,) = target_languages(lines, [tag] * len(lines), given, *named)
     language = target.language
     by_characters = base_language(source_language) in UNSPACED
     metrics = (bleu_metric(lowercase, target.tokenizer), chrf_metric(lowercase), ter_metric(language))

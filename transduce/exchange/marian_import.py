@@ -41,7 +41,7 @@ from transduce.experiment import Config
 from transduce.model.seq2seq import Tying
 from transduce.text.tokenizer import Tokenizer, Tokenizers
 from transduce.text.vocabulary import Symbols, VocabularyMap
-from transduce.training.weights import Described, Shaped, check_shapes, save_weights
+from transduce.training.weights import Shaped, TensorHeader, check_shapes, save_weights
 from transduce.translate.model_folder import CARD, CONFIG, MODEL, TOKENIZER
 
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
@@ -208,7 +208,7 @@ def _check_shapes(
     with torch.device("meta"):
         model = config.model.build(settings.source_size, settings.target_size, settings.shared)
     size = math.prod(bias.shape) if bias else settings.target_size
-    found: dict[str, Shaped] = {**tensors, "output_bias": Described((size,))}
+    found: dict[str, Shaped] = {**tensors, "output_bias": TensorHeader((size,))}
     check_shapes(found, {name: tuple(tensor.shape) for name, tensor in model.weights().items()}, path)
 
 

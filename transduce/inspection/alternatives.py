@@ -1,4 +1,4 @@
-"""Alternative words at one position of a translation, each with its continuation: for whoever clicks on a word.
+"""Alternative words at one position of a translation, each with its continuation, for a click on a word.
 
 The next tokens after a prefix come from a beam search that may write one token only, which any engine can run; each is
 then continued by the model's own search. Imports no torch.

@@ -45,7 +45,7 @@ ORDER = ("x", "PE", "Q", "K", "V", "inner", "output", "logits", "p")
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class TensorView:
     """A tensor to display: names of its rows, statistics of the whole tensor, and the columns that a picture shows.
 
     `tokens` names the columns shown where they are entries of a vocabulary.
@@ -62,7 +62,7 @@ class Shown:
     def of(
         cls, name: str, whole: NDArray[np.float32], rows: tuple[str, ...], columns: NDArray[np.int64],
         tokens: tuple[str, ...] = (),
-    ) -> Shown:  # fmt: skip
+    ) -> TensorView:  # fmt: skip
         """Take the given columns of a whole tensor (rows, columns), with the statistics of all of it."""
         mean = float(whole.mean(dtype=np.float64))
         squares = sum(float(((row.astype(np.float64) - mean) ** 2).sum()) for row in whole)  # row by row: it is large
@@ -161,7 +161,7 @@ def alive(
     return {**sentence, "layers": layers, "layer": layer, "blocks": blocks}
 
 
-def tensors(engine: Opened, seen: Inspection, target: Tokenizer, layer: int) -> dict[str, tuple[Shown, ...]]:
+def tensors(engine: Opened, seen: Inspection, target: Tokenizer, layer: int) -> dict[str, tuple[TensorView, ...]]:
     """The tensors of every block for an inspected sentence, in one layer; empty for a model that is no Transformer."""
     model, encoder, decoder = engine.model, _blocks(engine.model, EncoderLayer), _blocks(engine.model, DecoderLayer)
     if not encoder or not decoder:
@@ -237,9 +237,9 @@ def _caught(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
 
 def _arranged(
     found: Mapping[str, Tensor], weights: Mapping[str, Tensor], seen: Inspection, target: Tokenizer
-) -> dict[str, tuple[Shown, ...]]:
+) -> dict[str, tuple[TensorView, ...]]:
     """Group tensors by block, the attention weights after queries, keys and values."""
-    made: dict[str, list[Shown]] = {name: [] for name in FIGURE_1}
+    made: dict[str, list[TensorView]] = {name: [] for name in FIGURE_1}
     for name in sorted(found, key=lambda name: ORDER.index(name.partition("/")[2])):
         block, _, part = name.partition("/")
         rows = seen.source if _from_source(block, part) else seen.read
@@ -249,7 +249,7 @@ def _arranged(
         columns = seen.read if block == "decoder-attention" else seen.source
         for head, map_of_head in enumerate(heads[0].float().cpu().numpy()):
             every = np.arange(map_of_head.shape[1])
-            made[block].insert(3 + head, Shown.of(f"head {head}", map_of_head, rows, every, columns))
+            made[block].insert(3 + head, TensorView.of(f"head {head}", map_of_head, rows, every, columns))
     return {name: tuple(parts) for name, parts in made.items()}
 
 
@@ -257,11 +257,11 @@ def _from_source(block: str, part: str) -> bool:
     return block.startswith(("input", "encoder")) or (block == "decoder-cross" and part in ("K", "V"))
 
 
-def _shown(name: str, tensor: Tensor, rows: tuple[str, ...], target: Tokenizer) -> Shown:
+def _shown(name: str, tensor: Tensor, rows: tuple[str, ...], target: Tokenizer) -> TensorView:
     """The first columns of a tensor (1, rows, columns); of a vocabulary those that are likely in some row."""
     values = tensor[0].float().cpu().numpy()
     if name in ("logits", "p"):
         few = math.ceil(WIDEST / 2 / len(values))
         best = np.unique([np.argsort(-row)[:few] for row in values])
-        return Shown.of(name, values, rows, best, tuple(target.pieces(best.tolist())))
-    return Shown.of(name, values, rows, np.arange(min(WIDEST, values.shape[1])))
+        return TensorView.of(name, values, rows, best, tuple(target.pieces(best.tolist())))
+    return TensorView.of(name, values, rows, np.arange(min(WIDEST, values.shape[1])))

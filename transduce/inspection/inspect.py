@@ -19,13 +19,13 @@ from transduce.core.config import kind_of
 from transduce.core.errors import ConfigError, DataError, EngineRefusal, RunError
 from transduce.engines import Fallback, Source
 from transduce.inspection.record import (
+    AttentionMap,
     Branch,
     Candidate,
     DecodingStep,
-    Glimpse,
     Head,
     Inspection,
-    Map,
+    LensLayer,
     SourcePicture,
     Tree,
 )
@@ -212,9 +212,9 @@ def _given(translator: Translator, case: _Case, target: str) -> Hypothesis:
 class _Looked:
     """The observations of the model at work; `inside` is False where only an engine was available."""
 
-    maps: tuple[Map, ...]
+    maps: tuple[AttentionMap, ...]
     steps: tuple[DecodingStep, ...]
-    lens: tuple[Glimpse, ...] = ()
+    lens: tuple[LensLayer, ...] = ()
     tree: Tree | None = None
     notes: tuple[str, ...] = ()
     inside: bool = True
@@ -269,7 +269,7 @@ def notes_of(engine: Any) -> tuple[str, ...]:
 
 
 def _from_outside(case: _Case, best: Hypothesis, top: int, stop: CancelToken | None) -> _Looked:
-    """What any engine offers: token probabilities with candidates, and mean cross-attention."""
+    """Inspect with what any engine offers: token probabilities with candidates, and mean cross-attention."""
     target = case.translator.tokenizers.target
     eos, bos = target.symbols.eos, target.symbols.bos
     (log_probs,) = case.translator.engine.score([case.source], [best.tokens])
@@ -285,7 +285,7 @@ def _from_outside(case: _Case, best: Hypothesis, top: int, stop: CancelToken | N
     (weights,) = case.translator.engine.attend([case.source], [best.tokens], None)
     padded = np.zeros((1, len(tokens), len(case.pieces)), dtype=np.float32)
     padded[0, : weights.shape[0], : weights.shape[1]] = weights  # the weights of end symbols are unknown
-    mean = Map("decoder.mean.cross", "cross", 0, padded)
+    mean = AttentionMap("decoder.mean.cross", "cross", 0, padded)
     note = (
         "Seen from outside: the native engine tells the mean cross-attention only. Install torch (transduce[train]), or"
         " give the run folder, to see all."
@@ -339,7 +339,7 @@ def _branches(case: _Case, best: Hypothesis, steps: Sequence[DecodingStep], most
     return tuple(made)
 
 
-def _alignment(case: _Case, best: Hypothesis, maps: Sequence[Map]) -> Alignment | None:
+def _alignment(case: _Case, best: Hypothesis, maps: Sequence[AttentionMap]) -> Alignment | None:
     """Align words of the source and of the translation by the mean of all cross-attention.
 
     A side that is one word between spaces (a German number, any Chinese sentence) is taken in pieces.
@@ -369,7 +369,7 @@ ROLES = {
 }
 
 
-def heads_of(layer_map: Map) -> list[Head]:
+def heads_of(layer_map: AttentionMap) -> list[Head]:
     """The statistics of each head of a map."""
     count, rows, columns = layer_map.weights.shape
     weights = layer_map.weights.astype(np.float64)
@@ -410,14 +410,14 @@ def _mass(weights: NDArray[np.float64], where: NDArray[np.bool_]) -> NDArray[np.
     return found
 
 
-def _ends(layer_map: Map, columns: int) -> NDArray[np.bool_]:
+def _ends(layer_map: AttentionMap, columns: int) -> NDArray[np.bool_]:
     """The end symbol of a source or the start symbol of a target, where heads rest that have nothing to look for."""
     end = 0 if layer_map.part == "decoder" else columns - 1
     found: NDArray[np.bool_] = np.arange(columns) == end
     return found
 
 
-def _role(layer_map: Map, facts: dict[str, NDArray[np.float64]], head: int) -> str:
+def _role(layer_map: AttentionMap, facts: dict[str, NDArray[np.float64]], head: int) -> str:
     kind = max(ROLES, key=lambda name: float(facts[name][head]))
     if facts[kind][head] >= CLEAR:
         return ROLES[kind][layer_map.part == "cross"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Idea:
+class Explanation:
     """A kind of block: its name and what it does, by language; the formula; the paper's section."""
 
     title: dict[str, str]
@@ -65,7 +65,7 @@ _HEADS = _row(
     _in(_sub(_word("head"), _n("1")), _o(","), _o("…"), _o(","), _sub(_word("head"), _i("h"))), _sup(_i("W"), _i("O")),
 )  # fmt: skip
 
-EMBEDDING = Idea(
+EMBEDDING = Explanation(
     {"en": "Embedding", "zh": "词嵌入"},
     {
         "en": "A vector for each token, looked up in a table that is learned, times √d_model. The output uses the same"
@@ -75,7 +75,7 @@ EMBEDDING = Idea(
     _math(_row(_X, _o("="), _sub(_i("E"), _word("token")), f"<msqrt>{_D}</msqrt>")),
     "3.4",
 )
-POSITIONS = Idea(
+POSITIONS = Explanation(
     {"en": "Positional encoding", "zh": "位置编码"},
     {
         "en": "Attention by itself does not know the order of words. Waves of many lengths are added, so that each"
@@ -89,7 +89,7 @@ POSITIONS = Idea(
     ),
     "3.5",
 )  # fmt: skip
-ATTENTION = Idea(
+ATTENTION = Explanation(
     {"en": "Multi-head attention", "zh": "多头注意力"},
     {
         "en": "Each token asks a question (Q), every token offers a key (K) and a value (V). Where both agree,"
@@ -99,7 +99,7 @@ ATTENTION = Idea(
     _math(_EQUATION_1, _HEADS),
     "3.2",
 )
-MASKED = Idea(
+MASKED = Explanation(
     {"en": "Masked multi-head attention", "zh": "带掩码的多头注意力"},
     {
         "en": "The same over what is written so far: a place may look at itself and at those before it, for what comes"
@@ -113,7 +113,7 @@ MASKED = Idea(
     ),
     "3.2.3",
 )  # fmt: skip
-CROSS = Idea(
+CROSS = Explanation(
     {"en": "Multi-head attention to the source", "zh": "对源句的多头注意力"},
     {
         "en": "Questions come from the decoder, keys and values from the encoder: each word to be written looks at the"
@@ -123,7 +123,7 @@ CROSS = Idea(
     _math(_EQUATION_1),
     "3.2.3",
 )
-RESIDUAL = Idea(
+RESIDUAL = Explanation(
     {"en": "Add & norm", "zh": "残差与归一化"},
     {
         "en": "What went in is added to what came out, so that a layer only has to learn a change; the norm keeps the"
@@ -133,7 +133,7 @@ RESIDUAL = Idea(
     _math(_row(_word("LayerNorm"), _in(_X, _o("+"), _word("Sublayer"), _in(_X)))),
     "3.1",
 )
-FEED_FORWARD = Idea(
+FEED_FORWARD = Explanation(
     {"en": "Feed forward", "zh": "前馈网络"},
     {
         "en": "Two linear maps with a cut at zero between, the same at every place: here each token is worked on by"
@@ -146,7 +146,7 @@ FEED_FORWARD = Idea(
     ),
     "3.3",
 )  # fmt: skip
-LINEAR = Idea(
+LINEAR = Explanation(
     {"en": "Linear", "zh": "线性层"},
     {
         "en": "The last vector is compared with the embedding of every token: one number for each, its logit.",
@@ -155,7 +155,7 @@ LINEAR = Idea(
     _math(_row(_i("z"), _o("="), _X, _sup(_i("E"), _i("T")))),
     "3.4",
 )
-SOFTMAX = Idea(
+SOFTMAX = Explanation(
     {"en": "Softmax", "zh": "Softmax"},
     {
         "en": "Logits become probabilities of the next token. The search takes the best of them, and what is written is"

@@ -15,7 +15,7 @@ import numpy as np
 from transduce.core.durable import unwritable
 from transduce.core.errors import RunError, UserError
 from transduce.inspection.record import Inspection, SourcePicture
-from transduce.inspection.terminal import Drawn, View, plain
+from transduce.inspection.terminal import MatrixToDraw, View, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ def _sight(seen: Inspection, view: View) -> SourcePicture | None:
     return seen.sight if view.part == "cross" and weights is not None and weights.size else None
 
 
-def _over_sight(figure: Any, chosen: Drawn, sight: SourcePicture) -> None:
+def _over_sight(figure: Any, chosen: MatrixToDraw, sight: SourcePicture) -> None:
     """Draw the recording or picture once for each written word, red where it looks."""
     columns = _abreast(sight)
     panels = figure.subplots(-(-len(chosen.rows) // columns), columns, squeeze=False).ravel()

@@ -24,7 +24,7 @@ PARTS: tuple[Part, ...] = ("encoder", "decoder", "cross")
 
 
 @dataclass(frozen=True, eq=False)
-class Map:
+class AttentionMap:
     """The attention weights of one layer (H, rows, columns), each row a distribution.
 
     `part` is the encoder's or decoder's attention to itself, or "cross": the decoder's to the source. `member` numbers
@@ -141,7 +141,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Glimpse:
+class LensLayer:
     """The logit lens of one decoder layer at every position: best candidates, and the rank of the written token."""
 
     layer: int
@@ -190,18 +190,18 @@ class Inspection:
     tokens: tuple[int, ...]
     source_tokens: tuple[int, ...] = ()
     forced: int = 0
-    maps: tuple[Map, ...] = ()
+    maps: tuple[AttentionMap, ...] = ()
     heads: tuple[Head, ...] = ()
     alignment: Alignment | None = None
     steps: tuple[DecodingStep, ...] = ()
     branches: tuple[Branch, ...] = ()
     tree: Tree | None = None
-    lens: tuple[Glimpse, ...] = ()
+    lens: tuple[LensLayer, ...] = ()
     alternatives: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     sight: SourcePicture | None = None
 
-    def map(self, part: Part, layer: int, member: int = 0) -> Map:
+    def map(self, part: Part, layer: int, member: int = 0) -> AttentionMap:
         """The attention of one layer."""
         return next(m for m in self.maps if (m.part, m.layer, m.member) == (part, layer, member))
 

@@ -25,7 +25,7 @@ NAMES = {"encoder": "The encoder's attention", "decoder": "The decoder's own att
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class MatrixToDraw:
     """A matrix to draw: weights (rows, columns), None where the model has none; names of rows and columns."""
 
     title: str
@@ -53,27 +53,31 @@ class View:
         """Whether this view is the word alignment."""
         return self.part == "cross" and self.layer is None
 
-    def of(self, seen: Inspection) -> Drawn:
+    def of(self, seen: Inspection) -> MatrixToDraw:
         """The part of an inspection that this view shows."""
         if self.words and seen.alignment is not None:
             weights = np.array(seen.alignment.weights, dtype=np.float32)
-            return Drawn(
+            return MatrixToDraw(
                 "Where each word looks, mean of all heads", weights, seen.alignment.target, seen.alignment.source
             )
         maps = [found for found in seen.maps if found.part == self.part]
         rows = {"encoder": seen.source, "decoder": seen.read, "cross": seen.written}[self.part]
         columns = seen.read if self.part == "decoder" else seen.source
         if not maps:
-            return Drawn(f"{NAMES[self.part]}: none in this model", None, rows, columns)
+            return MatrixToDraw(f"{NAMES[self.part]}: none in this model", None, rows, columns)
         if self.layer is None:
             found: NDArray[np.float32] = np.mean([layer.weights.mean(0) for layer in maps], axis=0)
-            return Drawn(f"{NAMES[self.part]}, mean of all heads", found, rows, columns)
+            return MatrixToDraw(f"{NAMES[self.part]}, mean of all heads", found, rows, columns)
         check("layer", self.layer, len(maps))
         weights = maps[self.layer].weights
         if self.head is None:
-            return Drawn(f"{NAMES[self.part]}, layer {self.layer}, mean of its heads", weights.mean(0), rows, columns)
+            return MatrixToDraw(
+                f"{NAMES[self.part]}, layer {self.layer}, mean of its heads", weights.mean(0), rows, columns
+            )
         check("head", self.head, len(weights))
-        return Drawn(f"{NAMES[self.part]}, layer {self.layer}, head {self.head}", weights[self.head], rows, columns)
+        return MatrixToDraw(
+            f"{NAMES[self.part]}, layer {self.layer}, head {self.head}", weights[self.head], rows, columns
+        )
 
 
 def check(name: str, number: int, count: int) -> None:

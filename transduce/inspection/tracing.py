@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from transduce.data.batch import collate
 from transduce.engines import Source
-from transduce.inspection.record import PARTS, Candidate, DecodingStep, Fate, Glimpse, Map, Node, Part, Tree
+from transduce.inspection.record import PARTS, AttentionMap, Candidate, DecodingStep, Fate, LensLayer, Node, Part, Tree
 from transduce.model.contract import Autoregressive, DecoderState, Memory, evaluating
 from transduce.search import UNNORMALIZED, LengthPenalty, SearchConfig
 from transduce.search.constraints import DecodingConstraints
@@ -52,9 +52,9 @@ class Opened(Protocol):
 class Traced:
     """The results of one pass: maps in order, steps, the logit lens, and the memory of the source."""
 
-    maps: tuple[Map, ...]
+    maps: tuple[AttentionMap, ...]
     steps: tuple[DecodingStep, ...]
-    lens: tuple[Glimpse, ...]
+    lens: tuple[LensLayer, ...]
     memory: Memory
 
 
@@ -80,7 +80,7 @@ def trace(
         if tops is None and layers:  # all positions undecided: the last layer's logits are the model's
             tops = _tops(layers[max(layers)], gold, tokenizer, top)
         glimpses = tuple(
-            Glimpse(layer, tuple(lens.candidates), tuple(lens.ranks))
+            LensLayer(layer, tuple(lens.candidates), tuple(lens.ranks))
             for layer, logits_of in sorted(layers.items())
             for lens in [_tops(logits_of, gold, tokenizer, LENS_CANDIDATES)]
         )
@@ -88,7 +88,7 @@ def trace(
     return Traced(maps, steps_of(tops, gold, log_probs, read, tokenizer), glimpses, memory)
 
 
-def maps_of(found: dict[str, Tensor], source: int, places: int) -> tuple[Map, ...]:
+def maps_of(found: dict[str, Tensor], source: int, places: int) -> tuple[AttentionMap, ...]:
     """The attention maps in a trace of one sentence, ordered by part, member and layer.
 
     A canvas with more frames than the translation has tokens attends between frames, which have no names: left out.
@@ -98,7 +98,7 @@ def maps_of(found: dict[str, Tensor], source: int, places: int) -> tuple[Map, ..
     return tuple(sorted(named, key=lambda layer: (PARTS.index(layer.part), layer.member, layer.layer)))
 
 
-def _map_of(match: re.Match[str], weights: Tensor, places: int) -> Map:
+def _map_of(match: re.Match[str], weights: Tensor, places: int) -> AttentionMap:
     """Build one attention map of a trace, cut to the tokens of the translation."""
     part: Part = "cross" if match[4] == "cross" else "encoder" if match[2] == "encoder" else "decoder"
     heads = weights[0].float().cpu()
@@ -106,11 +106,11 @@ def _map_of(match: re.Match[str], weights: Tensor, places: int) -> Map:
         heads = heads[:, :places]
     elif part == "decoder" and heads.shape[2] > places:
         heads = heads[:, :places, :places] if heads.shape[2] < 2 * places else heads[:, :0]
-    return Map(match[0], part, int(match[3]), heads.numpy().copy(), int(match[1] or 0))
+    return AttentionMap(match[0], part, int(match[3]), heads.numpy().copy(), int(match[1] or 0))
 
 
 @dataclass
-class Tops:
+class TopCandidates:
     """Of each position the written token's log-probability and rank, the entropy in bits, and the best candidates."""
 
     log_probs: list[float]
@@ -122,9 +122,9 @@ class Tops:
 Logits = Callable[[slice], Tensor]  # of some positions (rows, V)
 
 
-def _tops(logits_of: Logits, gold: Tensor, tokenizer: Tokenizer, top: int) -> Tops:
-    """Compute `Tops` a few positions at a time: all at once take hundreds of megabytes for a long sentence."""
-    found = Tops([], [], [], [])
+def _tops(logits_of: Logits, gold: Tensor, tokenizer: Tokenizer, top: int) -> TopCandidates:
+    """Compute `TopCandidates` a few positions at a time: all at once take hundreds of megabytes for a long sentence."""
+    found = TopCandidates([], [], [], [])
     for begin in range(0, len(gold), ROWS):
         rows = slice(begin, min(begin + ROWS, len(gold)))
         log_probs = logits_of(rows).float().log_softmax(-1).cpu()
@@ -138,7 +138,7 @@ def _tops(logits_of: Logits, gold: Tensor, tokenizer: Tokenizer, top: int) -> To
 
 
 def steps_of(
-    tops: Tops | None, gold: Tensor, log_probs: Sequence[float], read: Sequence[int], tokenizer: Tokenizer
+    tops: TopCandidates | None, gold: Tensor, log_probs: Sequence[float], read: Sequence[int], tokenizer: Tokenizer
 ) -> tuple[DecodingStep, ...]:
     """A step for each token of gold (T,); `tops` is None where the model has no distributions."""
     pieces, before = tokenizer.pieces(gold.tolist()), tokenizer.pieces(read)
@@ -174,7 +174,7 @@ Path = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Seen:
+class SearchStep:
     """One step: the tokens of each path without the start symbol, and next-token log-probabilities (N, V)."""
 
     paths: list[Path]
@@ -182,18 +182,20 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Followed:
+class ObservedState:
     """The cache of a watched state: the model's own cache, and the tokens (N, t) read so far."""
 
     cache: Any
     tokens: Tensor
 
 
-class Watched:
-    """A stepwise model that reports every step to `heard`."""
+class ObservedModel:
+    """A stepwise model that reports every step to `on_step`."""
 
-    def __init__(self, model: Autoregressive, rules: Sequence[Rule], eos: int, heard: Callable[[Seen], None]) -> None:
-        self.model, self.rules, self.eos, self.heard = model, rules, eos, heard
+    def __init__(
+        self, model: Autoregressive, rules: Sequence[Rule], eos: int, on_step: Callable[[SearchStep], None]
+    ) -> None:
+        self.model, self.rules, self.eos, self.on_step = model, rules, eos, on_step
 
     def encode(self, source: Tensor, mask: Tensor, trace: dict[str, Tensor] | None = None) -> Memory:
         return self.model.encode(source, mask, trace)
@@ -201,18 +203,18 @@ class Watched:
     def start(self, memory: Memory) -> DecoderState:
         state = self.model.start(memory)
         nothing = memory.mask.new_empty(len(memory.mask), 0, dtype=torch.int64)
-        return dataclasses.replace(state, cache=Followed(state.cache, nothing))
+        return dataclasses.replace(state, cache=ObservedState(state.cache, nothing))
 
     def advance(
         self, tokens: Tensor, state: DecoderState, trace: dict[str, Tensor] | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, DecoderState]:
-        followed: Followed = state.cache
+        followed: ObservedState = state.cache
         logits, after = self.model.advance(tokens, dataclasses.replace(state, cache=followed.cache), trace, mask)
         every = torch.cat((followed.tokens, tokens), dim=1)
         written, sentence = every[:, 1:], every.new_zeros(len(every))
         allowed = next_log_probs(logits[:, -1], written, sentence, self.rules, self.eos)
-        self.heard(Seen([tuple(path) for path in written.tolist()], allowed.cpu()))
-        return logits, dataclasses.replace(after, cache=Followed(after.cache, every))
+        self.on_step(SearchStep([tuple(path) for path in written.tolist()], allowed.cpu()))
+        return logits, dataclasses.replace(after, cache=ObservedState(after.cache, every))
 
 
 def grow(
@@ -232,14 +234,14 @@ def grow(
     symbols = tokenizer.symbols
     rules = rules_of(getattr(search, "limits", Limits()), symbols, [constraints], memory.mask.device)
     penalty: LengthPenalty = getattr(search, "penalty", UNNORMALIZED)
-    growing = _Growing(tokenizer, symbols, penalty, bool(getattr(search, "shrinking", False)))
-    watched = Watched(model, rules, symbols.eos, growing.hear)
+    builder = _TreeBuilder(tokenizer, symbols, penalty, bool(getattr(search, "shrinking", False)))
+    watched = ObservedModel(model, rules, symbols.eos, builder.add_step)
     with evaluating(cast("nn.Module", model)), torch.inference_mode():
         search.build()(watched, memory, symbols, [constraints], [key])
-    return growing.tree(chosen)
+    return builder.tree(chosen)
 
 
-class _Growing:
+class _TreeBuilder:
     """A tree under construction: `number` and `total` of each path, `lost` positions of a shrinking beam.
 
     Which paths of a step were kept is known at the next; only the last step's distributions are stored.
@@ -252,9 +254,9 @@ class _Growing:
         self.number: dict[Path, int] = {(): -1}
         self.total: dict[Path, float] = {(): 0.0}
         self.steps = 0
-        self.last: Seen | None = None
+        self.last: SearchStep | None = None
 
-    def hear(self, seen: Seen) -> None:
+    def add_step(self, seen: SearchStep) -> None:
         """Add one step."""
         self._grow(set(seen.paths))
         self.last = seen
@@ -270,7 +272,7 @@ class _Growing:
             self._step(self.steps, self.last, following)
             self.steps += 1
 
-    def _step(self, step: int, here: Seen, following: set[Path] | None) -> None:
+    def _step(self, step: int, here: SearchStep, following: set[Path] | None) -> None:
         """Add all tokens considered at one step; `following` are the continued paths, None at the last step."""
         live = {path: row for row, path in enumerate(here.paths) if path in self.total}  # equal rows count once
         width = len(here.paths) - self.lost

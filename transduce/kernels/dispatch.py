@@ -13,18 +13,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.kernels.cpu_attention import attend_on_cpu
+from transduce.kernels import gradients
+from transduce.kernels.gradients import product, summed_products, to_autocast_dtype
 
 try:
     from transduce.kernels import decoding, training, varlen_attention
 except ImportError:  # torch for CPUs comes without triton
     decoding = training = varlen_attention = None  # type: ignore[assignment]
 
+__all__ = ["product", "summed_products", "to_autocast_dtype"]  # which the model and its losses use as they are
+
 Kernels = ModuleType | None  # a module of kernels; None: plain torch
 # Keys up to which compiled training computes attention with plain products, which the compiler fuses: kernels made for
 # long texts waste most of their tiles on sentences (measured: a quarter slower at 24 keys).
 FEW_KEYS = 256
 TILE_WIDTHS = {16, 32, 64, 128}  # head widths that varlen_attention.py and decoding.py support
+WORTH = 1 << 24  # multiplications from which on the oneDNN path pays off
 LONGEST_ROW = 128  # longest row, in tokens, that varlen_attention.py supports
 
 
@@ -65,7 +69,7 @@ def fused_attention(
 ) -> Tensor | None:
     """Equation 1 of prepared queries and keys without storing its weights; arguments as in `model.attention.attend`.
 
-    Uses torch's fused kernel except where gradients are wanted: on a CPU its backward pass is slow (cpu_attention.py),
+    Uses torch's fused kernel except where gradients are wanted: on a CPU its backward pass is slow (gradients.py),
     and in compiled training on sentences the compiler's own fusion is faster.
     """
     queries, keys = query.size(2), key.size(2)
@@ -77,7 +81,7 @@ def fused_attention(
     if needs_grad and query.device.type == "cpu":
         if bias is not None or dropout or compiling:
             return None
-        return attend_on_cpu(query, key, value, mask, query.size(-1) ** -0.5 if scale is None else scale)
+        return gradients.attend_on_cpu(query, key, value, mask, query.size(-1) ** -0.5 if scale is None else scale)
     if bias is not None:
         bias = bias.to(query.dtype)
         mask = bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
@@ -87,6 +91,38 @@ def fused_attention(
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
     """Causal mask (T, S), True where a query may attend; the queries are the last T of the S positions."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def fused_linear(x: Tensor, weight: Tensor, bias: Tensor, relu: bool, kernels: Kernels) -> Tensor | None:
+    """Linear map of x (..., I) by weight (O, I) and bias (O,), with optional ReLU, in one faster kernel: (..., O).
+
+    With gradients: oneDNN on a CPU where it pays off, and the product with its ReLU in compiled code on a GPU. Without:
+    `kernels` of a decoding step.
+    """
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        if gradients.for_one_dnn(x) and _one_dnn_pays(x, weight, relu):
+            return gradients.linear_on_cpu(x, weight, bias, relu)
+        if relu and x.is_cuda and torch.compiler.is_compiling():
+            return gradients.linear_relu(x, weight, bias)
+    if kernels is None:
+        return None
+    if x.numel() <= kernels.FEW * x.size(-1) and x.size(-1) <= kernels.WIDEST:
+        few: Tensor = kernels.linear_few_rows(x, weight, bias, relu)
+        return few
+    if relu:
+        rows: Tensor = torch._addmm_activation(bias, x.flatten(0, -2), weight.T)  # one kernel for both
+        return rows.view(*x.shape[:-1], -1)
+    return None
+
+
+def fast_dropout(x: Tensor, probability: float) -> Tensor | None:
+    """Dropout with cheaper draws than F.dropout's, on a CPU."""
+    return gradients.dropout_on_cpu(x, probability) if x.device.type == "cpu" else None
+
+
+def _one_dnn_pays(x: Tensor, weight: Tensor, relu: bool) -> bool:
+    """Whether oneDNN pays off: in bfloat16 torch uses it with less overhead, which dominates small products."""
+    return (relu or not torch.is_autocast_enabled("cpu")) and x.numel() * weight.size(0) >= WORTH
 
 
 def varlen_kernels(x: Tensor, longest: int) -> Kernels:

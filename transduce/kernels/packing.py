@@ -100,11 +100,11 @@ class PackedLayout(PaddedLayout):
         self.used = torch.arange(capacity, device=mask.device) <= slots[-1]
 
     def pad(self, x: Tensor) -> Tensor:
-        moved: Tensor = _Moved.apply(x.flatten(0, 1), self.slots, self.sources, self.used)  # type: ignore[no-untyped-call]
+        moved: Tensor = _MovedRows.apply(x.flatten(0, 1), self.slots, self.sources, self.used)  # type: ignore[no-untyped-call]
         return moved.view(*self.rows, *moved.shape[1:])
 
     def pack(self, x: Tensor) -> Tensor:
-        moved: Tensor = _Moved.apply(x.flatten(0, 1), self.sources, self.slots, self.is_real)  # type: ignore[no-untyped-call]
+        moved: Tensor = _MovedRows.apply(x.flatten(0, 1), self.sources, self.slots, self.is_real)  # type: ignore[no-untyped-call]
         return moved.unsqueeze(0)
 
     def real(self, mask: Tensor | None) -> Tensor:
@@ -163,7 +163,7 @@ def _by_token(heads: Tensor) -> Tensor:
     return heads.squeeze(0).transpose(0, 1)
 
 
-class _Moved(torch.autograd.Function):
+class _MovedRows(torch.autograd.Function):
     """x[there], with a backward pass that gathers by the inverse index instead of scattering with sums.
 
     `used` are the rows of x that were really moved; the others get no gradient.

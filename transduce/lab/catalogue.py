@@ -80,7 +80,7 @@ HEADINGS = ("experiment", "seconds", "worked", "cores", "settings")
 
 
 @dataclass(frozen=True)
-class Took:
+class ExperimentTime:
     """The time an experiment took; `cores` are those the process may use, `settings` the words it was given."""
 
     experiment: str
@@ -99,11 +99,11 @@ class Clock:
     def __init__(self) -> None:
         self.started, self.worked = time.perf_counter(), _worked()
 
-    def took(self, experiment: str, words: Sequence[str] = ()) -> Took:
+    def took(self, experiment: str, words: Sequence[str] = ()) -> ExperimentTime:
         """The time record of an experiment that ends now."""
         cores = usable_cores()
         seconds, worked = time.perf_counter() - self.started, _worked() - self.worked
-        return Took(experiment, round(seconds, 1), round(worked, 1), cores, " ".join(words))
+        return ExperimentTime(experiment, round(seconds, 1), round(worked, 1), cores, " ".join(words))
 
 
 def _worked() -> float:
@@ -111,7 +111,7 @@ def _worked() -> float:
     return sum(os.times()[:4])
 
 
-def record(folder: Path, took: Took) -> Path:
+def record(folder: Path, took: ExperimentTime) -> Path:
     """Write a time into the folder's file, replacing that of an earlier run of the experiment."""
     times = {**read_times(folder), took.experiment: took}
     table = LabTable("times", "", HEADINGS, tuple(astuple(times[name]) for name in sorted(times)))
@@ -120,13 +120,16 @@ def record(folder: Path, took: Took) -> Path:
     return path
 
 
-def read_times(folder: Path) -> dict[str, Took]:
+def read_times(folder: Path) -> dict[str, ExperimentTime]:
     """The times by experiment; {} without a file."""
     path = folder / FILE
     if not path.exists():
         return {}
     with path.open(encoding="utf-8", newline="") as file:
-        rows = [Took(row[0], float(row[1]), float(row[2]), int(row[3]), row[4]) for row in list(csv.reader(file))[1:]]
+        rows = [
+            ExperimentTime(row[0], float(row[1]), float(row[2]), int(row[3]), row[4])
+            for row in list(csv.reader(file))[1:]
+        ]
     return {row.experiment: row for row in rows}
 
 
@@ -159,7 +162,7 @@ def index(folder: Path, names: Sequence[str]) -> Path:
         if not page.exists():
             continue
         lines = page.read_text(encoding="utf-8").split("\n")
-        as_expected, failed = _told(lines, as_expected=True), _told(lines, as_expected=False)
+        as_expected, failed = _findings(lines, as_expected=True), _findings(lines, as_expected=False)
         title, seconds = lines[0].removeprefix("# "), shown(times[name].seconds) if name in times else ""
         expected = f"{len(as_expected)} of {len(as_expected) + len(failed)}"
         rows.append(f"| [{title}]({page.name}) | {lines[2]} | {expected} | {seconds} |")
@@ -174,7 +177,7 @@ def index(folder: Path, names: Sequence[str]) -> Path:
     return path
 
 
-def _told(lines: Sequence[str], as_expected: bool) -> list[str]:
+def _findings(lines: Sequence[str], as_expected: bool) -> list[str]:
     """The findings of a page that held, or did not."""
     mark = f"- **{Claim('', as_expected).mark}**: "
     return [line.removeprefix(mark) for line in lines if line.startswith(mark)]

@@ -35,13 +35,13 @@ FIRST = "autoregressive, greedy"
 
 @dataclass(frozen=True)
 class Decoding(TrainingExperiment):
-    """Settings of the decoding experiment; parallel decoders are trained `patience` times as many steps.
+    """Settings of the decoding experiment; parallel decoders are trained `training_factor` times as many steps.
 
     They learn more slowly.
     """
 
     steps: int = 250
-    patience: float = 1.5
+    training_factor: float = 1.5
     iterations: tuple[int, ...] = (1, 4, 10)
     repeats: int = 3
 
@@ -51,8 +51,8 @@ class Decoding(TrainingExperiment):
             raise ConfigError(
                 f"iterations: expected some numbers of mask-predict's passes, got {list(self.iterations)}"
             )
-        if self.patience < 1:
-            raise ConfigError(f"patience: expected 1 or more, got {self.patience}")
+        if self.training_factor < 1:
+            raise ConfigError(f"training_factor: expected 1 or more, got {self.training_factor}")
 
     def searches(self) -> dict[str, dict[str, Any]]:
         """The searches to translate with, by model."""
@@ -114,7 +114,7 @@ class DecodingResult:
             title="Decoding: autoregressive or non-autoregressive",
             question="How much faster is non-autoregressive decoding, and what does it cost in quality?",
             setup=(
-                f"{self.place} (parallel ones {self.settings.patience:g} times as many). Speed is"
+                f"{self.place} (parallel ones {self.settings.training_factor:g} times as many). Speed is"
                 " that of the search, all ways in turns, the least of some tries."
             ),
             tables=(LabTable("decoding", "Quality and speed", headings, rows),),
@@ -162,7 +162,7 @@ def decoding(settings: Decoding | None = None) -> DecodingResult:
     """Train the three models and translate with every search."""
     settings = settings or Decoding()
     with settings.bench(number_words(6000, 200, settings.seed)) as bench:
-        longer = round(settings.steps * settings.patience)
+        longer = round(settings.steps * settings.training_factor)
         opened = {
             name: bench.train(name, *words, steps=settings.steps if words is TRANSFORMER else longer).open()
             for name, words in MODELS.items()

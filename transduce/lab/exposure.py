@@ -64,7 +64,7 @@ class Exposure(TrainingExperiment):
 
 
 @dataclass(frozen=True)
-class Exposed:
+class ExposureAccuracies:
     """Accuracies of one model: `forced` and `free` by part of the sentence, `after_wrong` by share of wrong inputs."""
 
     way: str
@@ -84,7 +84,7 @@ class ExposureResult:
 
     settings: Exposure
     place: str
-    rows: tuple[Exposed, ...]
+    rows: tuple[ExposureAccuracies, ...]
 
     def report(self) -> LabReport:
         shares = [f"{share:.0%} wrong" for share in self.settings.wrong]
@@ -162,27 +162,27 @@ def exposure(settings: Exposure | None = None) -> ExposureResult:
 
 
 @torch.no_grad()
-def _exposed(way: str, settings: Exposure, bench: Bench, translator: Translator) -> Exposed:
+def _exposed(way: str, settings: Exposure, bench: Bench, translator: Translator) -> ExposureAccuracies:
     corpus = Corpus.open(bench.corpus)
     split, target = corpus.split("valid"), corpus.tokenizers.target
     pairs = [split.pair(number) for number in range(min(200, len(split)))]
     sources, targets = [source.tolist() for source, _ in pairs], [target.tolist() for _, target in pairs]
     batch = collate(sources, targets, corpus.tokenizers.source.symbols, target.symbols).to(bench.device)
     model = network(translator)
-    tools = ObjectiveContext(target.symbols, vocabulary=target.size)
-    after_wrong = [_accuracy(model, batch, share, tools) for share in settings.wrong]
+    context = ObjectiveContext(target.symbols, vocabulary=target.size)
+    after_wrong = [_accuracy(model, batch, share, context) for share in settings.wrong]
     right = _right(model, batch, batch.inputs)
     forced = by_part([row[: len(answer)] for row, answer in zip(right.tolist(), targets, strict=True)])
     found = translator.engine.search(sources, Greedy(), [UNCONSTRAINED] * len(sources), range(len(sources)))
     free = by_part([hits(list(best[0].tokens), answer) for best, answer in zip(found, targets, strict=True)])
-    return Exposed(way, forced, free, tuple(after_wrong))
+    return ExposureAccuracies(way, forced, free, tuple(after_wrong))
 
 
-def _accuracy(model: Any, batch: Batch, share: float, tools: ObjectiveContext) -> float:
+def _accuracy(model: Any, batch: Batch, share: float, context: ObjectiveContext) -> float:
     """The accuracy with a share of the inputs replaced by random tokens."""
     torch.manual_seed(1)
     memory = model.encode(batch.source, batch.source_mask)
-    inputs = InputNoise(replace=share).build(tools)(model, batch, memory, 0)
+    inputs = InputNoise(replace=share).build(context)(model, batch, memory, 0)
     right = _right(model, batch, inputs)
     return float(right[batch.target_mask].float().mean())
 

@@ -39,23 +39,23 @@ _D, _WORDS, _DRAWS = 32, 50, 8
 
 @dataclass(frozen=True)
 class Norms(TrainingExperiment):
-    """Settings: `companies` are the batch sizes in which one sentence is measured; `tokens` those of trained models."""
+    """Settings: `batch_sizes` are those in which one sentence is measured; `tokens` those of trained models."""
 
     steps: int = 200
-    companies: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
+    batch_sizes: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
     tokens: tuple[int, ...] = (64, 1024)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.companies or min(self.companies) < 2 or not self.tokens or min(self.tokens) < 16:
+        if not self.batch_sizes or min(self.batch_sizes) < 2 or not self.tokens or min(self.tokens) < 16:
             raise ConfigError(
-                f"companies: expected batches of 2 sentences or more, and tokens of 16 or more, got"
-                f" {list(self.companies)} and {list(self.tokens)}"
+                f"batch_sizes: expected batches of 2 sentences or more, and tokens of 16 or more, got"
+                f" {list(self.batch_sizes)} and {list(self.tokens)}"
             )
 
 
 @dataclass(frozen=True)
-class Company:
+class BatchEffect:
     """How much one sentence's vectors vary with the other sentences of its batch: deviation over their size."""
 
     norm: str
@@ -87,17 +87,17 @@ class NormsResult:
     settings: Norms
     place: str
     worked: dict[str, tuple[tuple[float, ...], ...]]
-    companies: tuple[Company, ...]
+    effects: tuple[BatchEffect, ...]
     trained: tuple[NormRun, ...]
     drift: tuple[float, float]
 
     def report(self) -> LabReport:
         example = tuple(
-            (f"token {number + 1}", str(WORKED[number]), *(_told(self.worked[name][number]) for name in NORMS))
+            (f"token {number + 1}", str(WORKED[number]), *(_two_decimals(self.worked[name][number]) for name in NORMS))
             for number in range(3)
         )
-        sizes = self.settings.companies
-        moved = tuple((name, *(row.change for row in self.companies if row.norm == name)) for name in NORMS)
+        sizes = self.settings.batch_sizes
+        moved = tuple((name, *(row.change for row in self.effects if row.norm == name)) for name in NORMS)
         models = tuple(
             (row.norm, row.tokens, row.training_loss, row.using_loss, 100 * row.exact) for row in self.trained
         )
@@ -114,7 +114,7 @@ class NormsResult:
                     models,
                 ),
                 LabTable(
-                    "company",
+                    "batch",
                     "Relative change of a sentence's vectors with its batch",
                     ("norm", *(f"{n} sentences" for n in sizes)),
                     moved,
@@ -127,9 +127,10 @@ class NormsResult:
         )
 
     def _findings(self) -> list[Claim]:
-        batch = [row.change for row in self.companies if row.norm == "BatchNorm"]
-        layer = [row.change for row in self.companies if row.norm == "LayerNorm"]
-        power = fitted(self.settings.companies, batch) if len(batch) > 1 else None
+        batch = [row.change for row in self.effects if row.norm == "BatchNorm"]
+        layer = [row.change for row in self.effects if row.norm == "LayerNorm"]
+        sizes = self.settings.batch_sizes
+        power = fitted(sizes, batch) if len(batch) > 1 else None
         gaps = {(row.norm, row.tokens): row.using_loss - row.training_loss for row in self.trained}
         small = min(self.settings.tokens)
         listed = "; ".join(
@@ -143,9 +144,8 @@ class NormsResult:
                 held=max(layer) < 1e-5,
             ),
             Claim(
-                f"With BatchNorm by {batch[0]:.2f} of their size among {self.settings.companies[0]} and {batch[-1]:.2f}"
-                f" among {self.settings.companies[-1]} sentences"
-                + (f"; it shrinks as sentences^({power}), noise would as -0.5." if power else "."),
+                f"With BatchNorm by {batch[0]:.2f} of their size among {sizes[0]} and {batch[-1]:.2f} among {sizes[-1]}"
+                " sentences" + (f"; it shrinks as sentences^({power}), noise would as -0.5." if power else "."),
                 held=batch[-1] < batch[0] and min(batch) > 1e-3,
             ),
             Claim(
@@ -159,18 +159,18 @@ class NormsResult:
         ]
 
     def _draw(self, figure: Figure) -> None:
-        company, loss = figure.subplots(1, 2)
+        effect, loss = figure.subplots(1, 2)
         for name, colour in zip(NORMS, colours(len(NORMS)), strict=True):
-            rows = [row for row in self.companies if row.norm == name]
-            company.plot([row.sentences for row in rows], [row.change for row in rows], "o-", color=colour, label=name)
+            rows = [row for row in self.effects if row.norm == name]
+            effect.plot([row.sentences for row in rows], [row.change for row in rows], "o-", color=colour, label=name)
             models = [row for row in self.trained if row.norm == name]
             sizes = [row.tokens for row in models]
             loss.plot(sizes, [row.training_loss for row in models], "o-", color=colour, label=f"{name}, as trained")
             loss.plot(sizes, [row.using_loss for row in models], "s--", color=colour, label=f"{name}, as used")
-        company.set_xscale("log", base=2)
-        dress(company, "relative change of a sentence's vectors")
-        company.set_xlabel("sentences in its batch", color=INK)
-        company.legend(frameon=False, fontsize=8, labelcolor=INK)
+        effect.set_xscale("log", base=2)
+        dress(effect, "relative change of a sentence's vectors")
+        effect.set_xlabel("sentences in its batch", color=INK)
+        effect.legend(frameon=False, fontsize=8, labelcolor=INK)
         loss.set_xscale("log", base=2)
         dress(loss, "held-out loss")
         loss.set_xlabel("tokens a batch in training", color=INK)
@@ -178,7 +178,7 @@ class NormsResult:
         loss.legend(frameon=False, fontsize=8, labelcolor=INK)
 
 
-def _told(numbers: Sequence[float]) -> str:
+def _two_decimals(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:.2f}" for number in numbers)
 
 
@@ -187,7 +187,8 @@ def norms(settings: Norms | None = None) -> NormsResult:
     settings = settings or Norms()
     torch.manual_seed(settings.seed)
     worked = {name: worked_example(norm) for name, norm in NORMS.items()}
-    companies = tuple(Company(name, n, company(norm, n)) for name, norm in NORMS.items() for n in settings.companies)
+    sizes = settings.batch_sizes
+    effects = tuple(BatchEffect(name, n, batch_effect(norm, n)) for name, norm in NORMS.items() for n in sizes)
     with settings.bench(copying(6000, range(2, 13), 200, settings.seed)) as bench:
         rows, drift = [], (0.0, 0.0)
         for name in NORMS:
@@ -202,7 +203,7 @@ def norms(settings: Norms | None = None) -> NormsResult:
                 rows.append(NormRun(name, tokens, losses[0], losses[1], right))
                 if kind == "batch_norm":
                     drift = _drift(model, bench)
-        return NormsResult(settings, bench.place, worked, companies, tuple(rows), drift)
+        return NormsResult(settings, bench.place, worked, effects, tuple(rows), drift)
 
 
 def worked_example(norm: Norm) -> tuple[tuple[float, ...], ...]:
@@ -214,7 +215,7 @@ def worked_example(norm: Norm) -> tuple[tuple[float, ...], ...]:
 
 
 @torch.no_grad()
-def company(norm: Norm, sentences: int) -> float:
+def batch_effect(norm: Norm, sentences: int) -> float:
     """The variation of one sentence's encoder states over random batches of `sentences`, as in training.
 
     There is no dropout.

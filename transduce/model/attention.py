@@ -25,7 +25,7 @@ from transduce.core.errors import ConfigError
 from transduce.kernels import dispatch
 from transduce.kernels.dispatch import Kernels
 from transduce.kernels.packing import PADDED, PaddedLayout
-from transduce.model.layers import Linear, mapped, narrowed
+from transduce.model.layers import Linear, linear
 from transduce.model.layers import dropout as drop
 from transduce.model.scores import (
     DotScore,
@@ -147,17 +147,10 @@ class Attention:
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
-    score: nn.Module = _EQUATION_1,
-    to_weights: ToWeights = softmax,
-    trace: Trace | None = None,
-    name: str = "",
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, bias: Tensor | None = None,
+    dropout: float = 0.0, score: nn.Module = _EQUATION_1, to_weights: ToWeights = softmax,
+    trace: Trace | None = None, name: str = "",
+) -> Tensor:  # fmt: skip
     """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, equation 1; `trace` records the weights under `name`."""
     scores = score(query, key)  # (B, H, T, S)
     weights = to_weights(scores if bias is None else scores + bias, mask)
@@ -167,18 +160,10 @@ def attention(
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
-    score: nn.Module = _EQUATION_1,
-    to_weights: ToWeights = softmax,
-    trace: Trace | None = None,
-    name: str = "",
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, causal: bool = False,
+    bias: Tensor | None = None, dropout: float = 0.0, score: nn.Module = _EQUATION_1, to_weights: ToWeights = softmax,
+    trace: Trace | None = None, name: str = "",
+) -> Tensor:  # fmt: skip
     """Compute `attention`, with a fused kernel where one computes the same and no trace is wanted.
 
     query (B, H, T, K), key and value (B, H, S, K), mask broadcastable to (B, H, T, S), bias (1, H, T, S) added to the
@@ -264,17 +249,17 @@ class MultiHeadAttention(nn.Module):
         maps = (self.key, self.value, self.query)
         if self.joined is not None and all(
             own.untyped_storage().data_ptr() == joint.untyped_storage().data_ptr()
-            for linear in maps
-            for own, joint in zip((linear.weight, linear.bias), self.joined, strict=True)
+            for each in maps
+            for own, joint in zip((each.weight, each.bias), self.joined, strict=True)
         ):
             return
         with torch.inference_mode(False), torch.no_grad():
-            weight, bias = torch.cat([linear.weight for linear in maps]), torch.cat([linear.bias for linear in maps])
-            sizes = [linear.out_features for linear in maps]
-            for linear, own_weight, own_bias in zip(
+            weight, bias = torch.cat([each.weight for each in maps]), torch.cat([each.bias for each in maps])
+            sizes = [each.out_features for each in maps]
+            for each, own_weight, own_bias in zip(
                 maps, torch.split(weight, sizes), torch.split(bias, sizes), strict=True
             ):
-                linear.weight.data, linear.bias.data = own_weight, own_bias
+                each.weight.data, each.bias.data = own_weight, own_bias
         self.joined = weight, bias
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MultiHeadAttention:
@@ -366,18 +351,16 @@ class MultiHeadAttention(nn.Module):
         """Apply several maps to x; in compiled training as one product, where joining the weights is cheap."""
         # The joined copy is not a parameter: where gradients are wanted, each map is applied by itself.
         if self.joined is not None and len(maps) == 3 and not self.training and not torch.is_grad_enabled():
-            return torch.split(
-                mapped(x, *self.joined, kernels=kernels), [linear.out_features for linear in maps], dim=-1
-            )
+            return torch.split(linear(x, *self.joined, kernels=kernels), [each.out_features for each in maps], dim=-1)
         if not (self.training and torch.compiler.is_compiling()):
-            x = narrowed(x)
-            return [linear(x, kernels=kernels) for linear in maps]
-        weight, bias = torch.cat([linear.weight for linear in maps]), torch.cat([linear.bias for linear in maps])
-        return torch.split(F.linear(x, weight, bias), [linear.out_features for linear in maps], dim=-1)
+            x = dispatch.to_autocast_dtype(x)
+            return [each(x, kernels=kernels) for each in maps]
+        weight, bias = torch.cat([each.weight for each in maps]), torch.cat([each.bias for each in maps])
+        return torch.split(F.linear(x, weight, bias), [each.out_features for each in maps], dim=-1)
 
     def _packed(self, x: Tensor, *maps: nn.Linear) -> Tensor:
         """Apply several maps to x (1, N, D) as one product, left packed: (1, N, maps, H, K)."""
-        weight, bias = torch.cat([linear.weight for linear in maps]), torch.cat([linear.bias for linear in maps])
+        weight, bias = torch.cat([each.weight for each in maps]), torch.cat([each.bias for each in maps])
         return F.linear(x, weight, bias).view(*x.shape[:2], len(maps), -1, self.width)
 
 

@@ -12,8 +12,9 @@ from typing import Literal, Protocol
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.kernels import dispatch
 from transduce.kernels.dispatch import Kernels
-from transduce.model.layers import Dropout, Linear, dropout, narrowed
+from transduce.model.layers import Dropout, Linear, dropout
 from transduce.model.norms import Norm, NormConfig
 
 Activation = Literal["relu", "gelu", "silu", "swiglu", "geglu"]
@@ -94,7 +95,7 @@ class PostNormResidual(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Sublayer, mask: Tensor | None = None, kernels: Kernels = None) -> Tensor:
-        normed: Tensor = self.norm.of_sum(x, sublayer(narrowed(x)), mask, self.dropout, kernels)  # type: ignore[operator]
+        normed: Tensor = self.norm.of_sum(x, sublayer(dispatch.to_autocast_dtype(x)), mask, self.dropout, kernels)  # type: ignore[operator]
         return normed
 
 
@@ -107,7 +108,7 @@ class PreNormResidual(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Sublayer, mask: Tensor | None = None, kernels: Kernels = None) -> Tensor:
-        summed: Tensor = x + self.dropout(sublayer(narrowed(self.norm(x, mask))))
+        summed: Tensor = x + self.dropout(sublayer(dispatch.to_autocast_dtype(self.norm(x, mask))))
         return summed
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from transduce.core.bounds import Bounds, check_bounds
 from transduce.kernels import dispatch
 from transduce.kernels.dispatch import Kernels
-from transduce.model.layers import Dropout, narrowed
+from transduce.model.layers import Dropout
 
 EPSILON = 1e-5
 NO_DROPOUT = Dropout(0.0)
@@ -27,12 +27,7 @@ class TokenNorm(nn.Module):
     """Base of norms that define only `forward(x, mask)`, from x (B, T, D) to the same shape."""
 
     def of_sum(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        drop: Dropout = NO_DROPOUT,
-        kernels: Kernels = None,
+        self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NO_DROPOUT, kernels: Kernels = None
     ) -> Tensor:
         return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
@@ -44,19 +39,16 @@ class LayerNormOfToken(nn.LayerNorm):
         return super().forward(x)
 
     def of_sum(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        drop: Dropout = NO_DROPOUT,
-        kernels: Kernels = None,
+        self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NO_DROPOUT, kernels: Kernels = None
     ) -> Tensor:
         if kernels is not None:
             normed: Tensor = kernels.normed_sum(x, y, self.weight, self.bias, self.eps)
             return normed
         training = dispatch.residual_kernels(y) if self.training else None
         if training is not None:
-            normed = training.normed_sum(narrowed(x), y, self.weight, self.bias, drop.probability, self.eps)
+            normed = training.normed_sum(
+                dispatch.to_autocast_dtype(x), y, self.weight, self.bias, drop.probability, self.eps
+            )
             return normed
         return self(x + drop(y), mask)  # type: ignore[no-any-return]
 
@@ -69,12 +61,7 @@ class RMSNormOfToken(nn.RMSNorm):
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
     def of_sum(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        drop: Dropout = NO_DROPOUT,
-        kernels: Kernels = None,
+        self, x: Tensor, y: Tensor, mask: Tensor | None = None, drop: Dropout = NO_DROPOUT, kernels: Kernels = None
     ) -> Tensor:
         if kernels is None:
             return self(x + drop(y), mask)  # type: ignore[no-any-return]

@@ -162,7 +162,7 @@ class LengthConfig(Protocol):
 
     @property
     def offers(self) -> str:
-        """What the decoder offers to searches and objectives: "parallel" or "ctc"."""
+        """Capability offered to searches and objectives: "parallel" or "ctc"."""
         ...
 
     def places(self, source: int, target: int) -> int:

@@ -94,7 +94,7 @@ class Distortion:
     A picture wider than high rotates by less, in proportion, so that its ends stay inside.
     """
 
-    turn: NonNegativeFloat = 12.0  # degrees, for a square
+    rotation: NonNegativeFloat = 12.0  # degrees, for a square
     shear: NonNegativeFloat = 0.2  # pixels along per pixel down
     scale: NonNegativeFloat = 0.1  # share of the size, for height and width separately
     shift: NonNegativeFloat = 2.0  # pixels
@@ -117,7 +117,7 @@ class Distorted(nn.Module):
         config = self.config
         height, width = picture.shape[2:]
         draws = torch.rand(6, len(picture), device=picture.device) * 2 - 1  # (6, B)
-        angle = draws[0] * math.radians(config.turn) * min(1.0, height / width)
+        angle = draws[0] * math.radians(config.rotation) * min(1.0, height / width)
         shear = draws[1] * config.shear
         down, along = 1 + draws[2] * config.scale, 1 + draws[3] * config.scale
         # From positions in the new picture to positions in the old, in pixels from the middle, both in units of half

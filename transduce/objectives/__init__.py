@@ -107,8 +107,8 @@ NO_CONTEXT = ObjectiveContext()
 class ObjectiveConfig(Protocol):
     """The config of an objective; `needs` names the kind of decoder it is for, where that is not "stepwise"."""
 
-    def build(self, tools: ObjectiveContext) -> Objective:
-        """A function of model, batch and step that gives a `Loss`."""
+    def build(self, context: ObjectiveContext) -> Objective:
+        """Build a function of model, batch and step that returns a `Loss`."""
         ...
 
 

@@ -26,7 +26,6 @@ from transduce.core.errors import ConfigError
 from transduce.data.batch import Batch
 from transduce.kernels import dispatch
 from transduce.model.contract import Memory, TrainableSeq2Seq, rows
-from transduce.model.layers import multiplied, narrowed, summed_products
 from transduce.model.seq2seq import Model
 from transduce.objectives import NO_CONTEXT, ForwardOutput, Loss, Objective, ObjectiveContext, forward
 from transduce.objectives.inputs import InputsChoice, InputsConfig, TeacherForcing
@@ -46,7 +45,7 @@ def projected_losses(
     states (N, D), weight (V, D), bias (V,) of the logits, gold and mask (N,). The gold token weighs 1 - e + e / V,
     every other e / V.
     """
-    states = narrowed(states)
+    states = dispatch.to_autocast_dtype(states)
     compiling = torch.compiler.is_compiling()
     if states.device.type == "cpu" and not compiling and not mask.all():  # a GPU would have to wait
         real = mask.nonzero().squeeze(-1)
@@ -109,12 +108,12 @@ def _chunk(
     together: int,
 ) -> list[Tensor]:
     """The two loss sums of a chunk and, if `learning`, the gradients of the first for states, matrix and any bias."""
-    logits = multiplied(states, matrix, bias)  # (C, V)
+    logits = dispatch.product(states, matrix, bias)  # (C, V)
     sums, slope = _losses_in_parts(logits, gold, mask, smoothing, learning, together)
     if not learning:
         return [sums]
     to_bias = [] if bias is None else [slope.sum(0, dtype=torch.promote_types(slope.dtype, torch.float32))]
-    return [sums, multiplied(slope, matrix.T), summed_products(slope, states), *to_bias]
+    return [sums, dispatch.product(slope, matrix.T), dispatch.summed_products(slope, states), *to_bias]
 
 
 def _losses_in_parts(
@@ -200,10 +199,10 @@ class Smoothed:
         """Whether every step runs the same kernels, but for random draws, so that a CUDA graph can replay it."""
         return not self.terms
 
-    def loss_of(self, passed: ForwardOutput, terms: Terms, step: int) -> Loss:
+    def loss_of(self, output: ForwardOutput, terms: Terms, step: int) -> Loss:
         """Cross-entropy and terms of one forward pass."""
-        loss = smoothed_loss(passed.log_probs, passed.batch.gold, passed.batch.target_mask, self.label_smoothing)
-        return terms.add(Loss(self.weight * loss.total, loss.count, loss.metrics), passed, step)
+        loss = smoothed_loss(output.log_probs, output.batch.gold, output.batch.target_mask, self.label_smoothing)
+        return terms.add(Loss(self.weight * loss.total, loss.count, loss.metrics), output, step)
 
 
 @dataclass(frozen=True)
@@ -216,8 +215,8 @@ class CrossEntropy(Smoothed):
     def steady(self) -> bool:
         return not self.terms and isinstance(self.inputs, TeacherForcing)
 
-    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
-        read, terms = self.inputs.build(tools), Terms(self.terms, tools)
+    def build(self, context: ObjectiveContext = NO_CONTEXT) -> Objective:
+        read, terms = self.inputs.build(context), Terms(self.terms, context)
 
         def objective(model: TrainableSeq2Seq, batch: Batch, step: int) -> Loss:
             def inputs(memory: Memory) -> Tensor:
@@ -225,10 +224,10 @@ class CrossEntropy(Smoothed):
 
             if batch.capacity != (0, 0) and self.steady:
                 return self._projected(model, *_packed(model, batch))
-            passed = forward(model, batch, terms.trace(step), inputs)
+            output = forward(model, batch, terms.trace(step), inputs)
             if self.terms:  # they read logits, so that these are there
-                return self.loss_of(passed, terms, step)
-            return self._projected(model, passed.states, batch.gold, batch.target_mask)
+                return self.loss_of(output, terms, step)
+            return self._projected(model, output.states, batch.gold, batch.target_mask)
 
         return objective
 
@@ -265,8 +264,8 @@ class RDrop(Smoothed):
 
     alpha: NonNegativeFloat = 5.0
 
-    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
-        terms = Terms(self.terms, tools)
+    def build(self, context: ObjectiveContext = NO_CONTEXT) -> Objective:
+        terms = Terms(self.terms, context)
 
         def objective(model: TrainableSeq2Seq, batch: Batch, step: int) -> Loss:
             return self._loss(model, batch, step, terms)
@@ -275,9 +274,9 @@ class RDrop(Smoothed):
 
     def _loss(self, model: TrainableSeq2Seq, batch: Batch, step: int, terms: Terms) -> Loss:
         twice = rows(batch, torch.arange(len(batch.source), device=batch.source.device).repeat(2))
-        passed = forward(model, twice, terms.trace(step))  # (2 B, T, V): each row a second time, under other dropout
-        both = self.loss_of(passed, terms, step)
-        first, second = passed.log_probs.chunk(2)
+        output = forward(model, twice, terms.trace(step))  # (2 B, T, V): each row a second time, under other dropout
+        both = self.loss_of(output, terms, step)
+        first, second = output.log_probs.chunk(2)
         difference = (first.exp() - second.exp()) * (first - second)  # both KL directions at once
         disagreement = difference.sum(-1).where(batch.target_mask, difference.new_zeros(())).sum()
         return Loss(

@@ -32,8 +32,8 @@ class Inputs(Protocol):
 class InputsConfig(Protocol):
     """The config of what the decoder reads while it learns."""
 
-    def build(self, tools: ObjectiveContext) -> Inputs:
-        """What gives the decoder's inputs for each batch."""
+    def build(self, context: ObjectiveContext) -> Inputs:
+        """Build the function that returns the decoder's inputs for each batch."""
         ...
 
 
@@ -49,7 +49,7 @@ class ProbabilityConfig(Protocol):
 class TeacherForcing:
     """Read the reference, shifted by one."""
 
-    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Inputs:
+    def build(self, context: ObjectiveContext = NO_CONTEXT) -> Inputs:
         return lambda model, batch, memory, step: batch.inputs
 
 
@@ -128,8 +128,8 @@ class ScheduledSampling:
     def __post_init__(self) -> None:
         check_bounds(self)
 
-    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Inputs:
-        struck = special(tools.symbols)
+    def build(self, context: ObjectiveContext = NO_CONTEXT) -> Inputs:
+        struck = special(context.symbols)
 
         def inputs(model: Autoregressive, batch: Batch, memory: Memory, step: int) -> Tensor:
             probability = self.schedule.at(step)
@@ -174,15 +174,15 @@ class InputNoise:
         if self.replace + self.drop > 1:
             raise ConfigError(f"drop: expected at most 1 together with replace, got {self.drop} + {self.replace}")
 
-    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Inputs:
-        if self.replace and not tools.vocabulary:
+    def build(self, context: ObjectiveContext = NO_CONTEXT) -> Inputs:
+        if self.replace and not context.vocabulary:
             raise ValueError("noise that replaces tokens is built with ObjectiveContext(vocabulary=...)")
-        struck = sorted({*special(tools.symbols), tools.symbols.unk})
-        ordinary = tools.vocabulary - len(struck)
+        struck = sorted({*special(context.symbols), context.symbols.unk})
+        ordinary = context.vocabulary - len(struck)
 
         def inputs(model: Autoregressive, batch: Batch, memory: Memory, step: int) -> Tensor:
             draws = _draws(batch)
-            noise = torch.full_like(batch.inputs, tools.symbols.unk)
+            noise = torch.full_like(batch.inputs, context.symbols.unk)
             if self.replace:
                 random = torch.randint_like(noise, ordinary)
                 for token in struck:  # in order, each makes way for itself: what is left are ordinary tokens

@@ -88,7 +88,7 @@ class MaskedPrediction:
     def __post_init__(self) -> None:
         check_bounds(self)
 
-    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
+    def build(self, context: ObjectiveContext = NO_CONTEXT) -> Objective:
         return self._loss
 
     def _loss(self, model: TokenCanvasModel, batch: Batch, step: int) -> Loss:
@@ -121,7 +121,7 @@ class ParallelCTC:
 
     masking: Everything | Glancing = Everything()
 
-    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
+    def build(self, context: ObjectiveContext = NO_CONTEXT) -> Objective:
         return self._loss
 
     def _loss(self, model: NonAutoregressive, batch: Batch, step: int) -> Loss:

@@ -81,14 +81,14 @@ class SequenceLevel:
         except ConfigError as error:
             raise ConfigError(f"cross_entropy.{error}") from None
 
-    def build(self, tools: ObjectiveContext = NO_CONTEXT) -> Objective:
-        scorer, cross_entropy = sentence_scorer(self.reward), self.cross_entropy.build(tools)
+    def build(self, context: ObjectiveContext = NO_CONTEXT) -> Objective:
+        scorer, cross_entropy = sentence_scorer(self.reward), self.cross_entropy.build(context)
 
         def loss(model: Autoregressive, batch: Batch, step: int) -> Loss:
             lengths = batch.target_mask.sum(1)  # (B,)
             with evaluating(cast("nn.Module", model)):
                 memory = model.encode(batch.source, batch.source_mask)
-                losses, rewards = self.judge(Sentences(model, memory, batch, tools, scorer))
+                losses, rewards = self.judge(Sentences(model, memory, batch, context, scorer))
             total, metrics = (lengths * losses).sum(), {"reward": (lengths * rewards).sum()}
             if self.mixing:
                 fluency = cross_entropy(model, batch, step)
@@ -109,7 +109,7 @@ class Sentences:
     model: Autoregressive
     memory: Memory
     batch: Batch
-    tools: ObjectiveContext
+    context: ObjectiveContext
     scorer: Scorer
 
     @cached_property
@@ -125,14 +125,14 @@ class Sentences:
 
     def find(self, search: Search) -> list[list[Candidate]]:
         """Decode translations of each sentence, with their end symbol if finished."""
-        eos = self.tools.symbols.eos
-        found = search(self.model, self.memory, self.tools.symbols, keys=self.keys)
+        eos = self.context.symbols.eos
+        found = search(self.model, self.memory, self.context.symbols, keys=self.keys)
         torch.clear_autocast_cache()  # weights cast where no gradient was wanted must not serve where one is
         return [[(*best.tokens, eos) if best.finished else best.tokens for best in sentence] for sentence in found]
 
     def rewards(self, candidates: Sequence[Sequence[Candidate]]) -> Tensor:
         """Sentence chrF or BLEU (B, n), 0 to 1, of n candidates a sentence; both texts are what the tokens spell."""
-        read, count = self.tools.detokenize, len(candidates[0])
+        read, count = self.context.detokenize, len(candidates[0])
         texts = [read(tokens) for tokens in chain.from_iterable(candidates)]
         references = [text for text in map(read, self.references) for _ in range(count)]
         scores = torch.tensor(self.scorer(texts, references) / 100, dtype=torch.float32)
@@ -144,7 +144,7 @@ class Sentences:
         A search never draws some symbols, so they get no probability here either. A translation that the length limit
         cut has no end symbol, and none counts.
         """
-        device, symbols = self.memory.mask.device, self.tools.symbols
+        device, symbols = self.memory.mask.device, self.context.symbols
         written = [torch.tensor(tokens) for tokens in chain.from_iterable(candidates)]
         gold = pad_sequence(written, batch_first=True, padding_value=symbols.pad).to(device)  # (N, T)
         lengths = torch.tensor([len(tokens) for tokens in written]).to(device)
@@ -180,7 +180,7 @@ class Reinforce(SequenceLevel):
         return -(advantages * sentences.log_probs(samples)).mean(1), rewards.mean(1)
 
     def _baseline(self, sentences: Sentences, rewards: Tensor) -> Tensor:
-        """What each sample's reward (B, n) is compared with: (B, n) or (B, 1)."""
+        """Baseline of each sample's reward (B, n): (B, n) or (B, 1)."""
         if self.baseline == "others":
             return (rewards.sum(1, keepdim=True) - rewards) / (self.samples - 1)
         if self.baseline == "greedy":

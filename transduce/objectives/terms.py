@@ -62,9 +62,9 @@ class Weighted:
         return not self.until or step < self.until
 
 
-def read_head(passed: ForwardOutput, kind: str) -> Tensor:
+def read_head(output: ForwardOutput, kind: str) -> Tensor:
     """The logits of the model's head of this kind over the memory, in single precision."""
-    return cast("HasHeads", passed.model).heads[kind](passed.memory).float()
+    return cast("HasHeads", output.model).heads[kind](output.memory).float()
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ class Guided(Weighted):
                 f"heads: expected numbers from 0 to {count_here - 1} in this layer, got {list(self.heads)}"
             )
 
-    def attention(self, passed: ForwardOutput) -> Tensor:
+    def attention(self, output: ForwardOutput) -> Tensor:
         """Cross-attention of the chosen layer and heads, (B, heads, T, S), in single precision."""
-        layers = len({name.split(".")[1] for name in passed.trace if name.startswith("decoder.")})
-        weights = passed.trace.get(f"decoder.{self.layer % max(1, layers)}.cross")
+        layers = len({name.split(".")[1] for name in output.trace if name.startswith("decoder.")})
+        weights = output.trace.get(f"decoder.{self.layer % max(1, layers)}.cross")
         if weights is None:
             raise ConfigError(
                 "objective.terms: guided attention needs a decoder that attends to the source, and layer"
@@ -134,13 +134,13 @@ class GuidedAttention(Guided):
     kind: ClassVar[str] = "guided_attention"
     width: PositiveFloat = 0.2
 
-    def build(self, tools: ObjectiveContext) -> Added:
+    def build(self, context: ObjectiveContext) -> Added:
         return self._loss
 
-    def _loss(self, passed: ForwardOutput) -> Tensor:
+    def _loss(self, output: ForwardOutput) -> Tensor:
         # Of the memory, not of the source: it has fewer positions than there are frames of speech.
-        cost = off_diagonal(passed.memory.mask, passed.batch.target_mask, self.width)
-        return (self.attention(passed).mean(1) * cost).sum()
+        cost = off_diagonal(output.memory.mask, output.batch.target_mask, self.width)
+        return (self.attention(output).mean(1) * cost).sum()
 
 
 def off_diagonal(source_mask: Tensor, target_mask: Tensor, width: float) -> Tensor:
@@ -169,17 +169,17 @@ class GuidedAlignment(Guided):
     layer: int = -2
     heads: tuple[int, ...] = (0,)
 
-    def build(self, tools: ObjectiveContext) -> Added:
+    def build(self, context: ObjectiveContext) -> Added:
         return self._loss
 
-    def _loss(self, passed: ForwardOutput) -> Tensor:
-        links = passed.batch.alignment  # (B, T, S)
+    def _loss(self, output: ForwardOutput) -> Tensor:
+        links = output.batch.alignment  # (B, T, S)
         if links is None:
             raise DataError(
                 "objective.terms: guided_alignment needs word alignments, and the corpus has none;"
                 " give `transduce prepare` a file of them in Pharaoh format, train.alignment=FILE"
             )
-        weights = self.attention(passed)
+        weights = self.attention(output)
         logs = weights.clamp_min(torch.finfo(weights.dtype).tiny).log().mean(1)  # (B, T, S)
         return -(links * logs).sum()
 
@@ -197,17 +197,17 @@ class Distillation(Weighted):
         if not self.teacher:
             raise ConfigError("teacher: expected the run folder of a trained model, such as runs/teacher, got ''")
 
-    def build(self, tools: ObjectiveContext) -> Added:
-        teacher = tools.teacher(self.teacher)
-        return lambda passed: self._loss(passed, teacher)
+    def build(self, context: ObjectiveContext) -> Added:
+        teacher = context.teacher(self.teacher)
+        return lambda output: self._loss(output, teacher)
 
-    def _loss(self, passed: ForwardOutput, teacher: Autoregressive) -> Tensor:
-        batch = passed.batch
+    def _loss(self, output: ForwardOutput, teacher: Autoregressive) -> Tensor:
+        batch = output.batch
         with torch.no_grad():
             memory = teacher.encode(batch.source, batch.source_mask)
-            logits, _ = teacher.advance(passed.inputs, teacher.start(memory), mask=batch.target_mask)
+            logits, _ = teacher.advance(output.inputs, teacher.start(memory), mask=batch.target_mask)
             wanted = (logits.float() / self.temperature).log_softmax(-1)  # (B, T, V)
-        student = passed.log_probs
+        student = output.log_probs
         if self.temperature != 1:
             student = (student / self.temperature).log_softmax(-1)
         divergence = F.kl_div(student, wanted, reduction="none", log_target=True).sum(-1)  # (B, T)
@@ -225,19 +225,19 @@ class CTC(Weighted):
     head: ClassVar[str] = "ctc"
     weight: float = 0.3
 
-    def build(self, tools: ObjectiveContext) -> Added:
+    def build(self, context: ObjectiveContext) -> Added:
         return ctc_loss
 
 
-def ctc_loss(passed: ForwardOutput) -> Tensor:
+def ctc_loss(output: ForwardOutput) -> Tensor:
     """The CTC loss summed over sentences; one wait a batch on a GPU, since torch wants the lengths on the host."""
-    log_probs = read_head(passed, "ctc").log_softmax(-1)  # (B, S * upsample, V + 1)
-    mask = passed.memory.mask
+    log_probs = read_head(output, "ctc").log_softmax(-1)  # (B, S * upsample, V + 1)
+    mask = output.memory.mask
     frames = mask.sum(1) * (log_probs.size(1) // mask.size(1))
-    tokens = (passed.batch.target_mask.sum(1) - 1).clamp(min=0)  # gold ends in eos, or the row holds no pair
+    tokens = (output.batch.target_mask.sum(1) - 1).clamp(min=0)  # gold ends in eos, or the row holds no pair
     blank = log_probs.size(2) - 1
     return F.ctc_loss(
-        log_probs.transpose(0, 1), passed.batch.gold, frames, tokens, blank, reduction="sum", zero_infinity=True
+        log_probs.transpose(0, 1), output.batch.gold, frames, tokens, blank, reduction="sum", zero_infinity=True
     )
 
 
@@ -249,14 +249,14 @@ class Length(Weighted):
     head: ClassVar[str] = "length"
     weight: float = 0.1
 
-    def build(self, tools: ObjectiveContext) -> Added:
+    def build(self, context: ObjectiveContext) -> Added:
         return length_loss
 
 
-def length_loss(passed: ForwardOutput) -> Tensor:
+def length_loss(output: ForwardOutput) -> Tensor:
     """The length loss summed over sentences; a target longer than the last class is of that class."""
-    logits = read_head(passed, "length")  # (B, longest + 1)
-    length = (passed.batch.target_mask.sum(1) - 1).clamp_max(logits.size(1) - 1)  # -1 in rows without a pair
+    logits = read_head(output, "length")  # (B, longest + 1)
+    length = (output.batch.target_mask.sum(1) - 1).clamp_max(logits.size(1) - 1)  # -1 in rows without a pair
     return F.cross_entropy(logits, length, reduction="sum", ignore_index=-1)
 
 
@@ -267,14 +267,14 @@ class ZLoss(Weighted):
     kind: ClassVar[str] = "z_loss"
     weight: float = 1e-4
 
-    def build(self, tools: ObjectiveContext) -> Added:
+    def build(self, context: ObjectiveContext) -> Added:
         return z_loss
 
 
-def z_loss(passed: ForwardOutput) -> Tensor:
+def z_loss(output: ForwardOutput) -> Tensor:
     """The z-loss summed over target tokens."""
-    squared = passed.logits.float().logsumexp(-1).square()  # (B, T)
-    return squared.where(passed.batch.target_mask, squared.new_zeros(())).sum()
+    squared = output.logits.float().logsumexp(-1).square()  # (B, T)
+    return squared.where(output.batch.target_mask, squared.new_zeros(())).sum()
 
 
 class TermConfig(Protocol):
@@ -282,7 +282,7 @@ class TermConfig(Protocol):
 
     @property
     def weight(self) -> float:
-        """What the term's sum is multiplied by."""
+        """Factor of the term's sum."""
         ...
 
     @property
@@ -298,7 +298,7 @@ class TermConfig(Protocol):
         """Whether the update after `step` others has the term."""
         ...
 
-    def build(self, tools: ObjectiveContext) -> Added:
+    def build(self, context: ObjectiveContext) -> Added:
         """A function from what a forward pass left to a differentiable sum over the batch, in target tokens."""
         ...
 
@@ -309,19 +309,19 @@ Term = GuidedAttention | GuidedAlignment | CTC | Length | ZLoss | Distillation
 class Terms:
     """The built terms of an objective."""
 
-    def __init__(self, configs: Sequence[Term | TermConfig], tools: ObjectiveContext) -> None:
-        self._terms = [(config, config.build(tools)) for config in configs]
+    def __init__(self, configs: Sequence[Term | TermConfig], context: ObjectiveContext) -> None:
+        self._terms = [(config, config.build(context)) for config in configs]
 
     def trace(self, step: int) -> dict[str, Tensor] | None:
         """An empty trace to fill, if a term of this step reads one (attention then cannot be fused), else None."""
         return {} if any(config.traced and config.active(step) for config, _ in self._terms) else None
 
-    def add(self, loss: Loss, passed: ForwardOutput, step: int) -> Loss:
+    def add(self, loss: Loss, output: ForwardOutput, step: int) -> Loss:
         """Add the terms of this step to the loss; each reports its own sum, before its weight."""
         total, metrics = loss.total, dict(loss.metrics)
         for number, (config, term) in enumerate(self._terms):
             if config.active(step):
-                value = term(passed)
+                value = term(output)
                 total = total + config.weight * value
                 name = kind_of(type(config))
                 metrics[name if name not in metrics else f"{name}_{number}"] = value.detach()

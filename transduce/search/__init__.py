@@ -130,7 +130,7 @@ class CandidatesConfig(SearchConfig, Protocol):
 
     @property
     def needs(self) -> str:
-        """What the search needs of a decoder (settings.py)."""
+        """Capability that the search requires of a decoder (settings.py)."""
         ...
 
     @property
@@ -147,13 +147,9 @@ class Search(Protocol):
     """Generates translations of a batch of encoded sentences; results do not depend on the rest of the batch."""
 
     def __call__(
-        self,
-        model: Any,
-        memory: Memory,
-        symbols: Symbols,
-        constraints: Sequence[DecodingConstraints] | None = None,
-        keys: Sequence[int] | None = None,
-    ) -> list[list[Hypothesis]]:
+        self, model: Any, memory: Memory, symbols: Symbols,
+        constraints: Sequence[DecodingConstraints] | None = None, keys: Sequence[int] | None = None,
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         """Return hypotheses of each sentence, best first, at least one.
 
         The model is of the kind that the search needs: `Autoregressive` or `NonAutoregressive` (`check_search` in

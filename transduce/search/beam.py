@@ -259,13 +259,9 @@ class BeamSearch:
 
     @torch.no_grad()
     def __call__(
-        self,
-        model: Autoregressive,
-        memory: Memory,
-        symbols: Symbols,
-        constraints: Sequence[DecodingConstraints] | None = None,
-        keys: Sequence[int] | None = None,
-    ) -> list[list[Hypothesis]]:
+        self, model: Autoregressive, memory: Memory, symbols: Symbols,
+        constraints: Sequence[DecodingConstraints] | None = None, keys: Sequence[int] | None = None,
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         required, limits, device = checked(constraints, len(memory.mask)), self.beam.limits, memory.mask.device
         lexical = LexicalConstraints.of([constraint.include for constraint in required], device)
         longest = limits.lengths(memory.mask.sum(1).tolist(), required)

@@ -63,13 +63,9 @@ class MaskPredictSearch:
 
     @torch.no_grad()
     def __call__(
-        self,
-        model: NonAutoregressive,
-        memory: Memory,
-        symbols: Symbols,
-        constraints: Sequence[DecodingConstraints] | None = None,
-        keys: Sequence[int] | None = None,
-    ) -> list[list[Hypothesis]]:
+        self, model: NonAutoregressive, memory: Memory, symbols: Symbols,
+        constraints: Sequence[DecodingConstraints] | None = None, keys: Sequence[int] | None = None,
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         required = checked(constraints, len(memory.mask))
         if any(constraint.include or constraint.exclude for constraint in required):
             raise ConfigError(
@@ -140,13 +136,9 @@ class CTCSearch:
 
     @torch.no_grad()
     def __call__(
-        self,
-        model: NonAutoregressive,
-        memory: Memory,
-        symbols: Symbols,
-        constraints: Sequence[DecodingConstraints] | None = None,
-        keys: Sequence[int] | None = None,
-    ) -> list[list[Hypothesis]]:
+        self, model: NonAutoregressive, memory: Memory, symbols: Symbols,
+        constraints: Sequence[DecodingConstraints] | None = None, keys: Sequence[int] | None = None,
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         if any(
             constraint.prefix or constraint.include or constraint.exclude
             for constraint in checked(constraints, len(memory.mask))
@@ -269,13 +261,9 @@ class JointSearch:
 
     @torch.no_grad()
     def __call__(
-        self,
-        model: Any,
-        memory: Memory,
-        symbols: Symbols,
-        constraints: Sequence[DecodingConstraints] | None = None,
-        keys: Sequence[int] | None = None,
-    ) -> list[list[Hypothesis]]:
+        self, model: Any, memory: Memory, symbols: Symbols,
+        constraints: Sequence[DecodingConstraints] | None = None, keys: Sequence[int] | None = None,
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         heads = getattr(model, "heads", {})
         if "ctc" not in heads:
             raise ConfigError(

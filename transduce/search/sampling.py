@@ -35,13 +35,9 @@ class StepwiseSearch:
 
     @torch.no_grad()
     def __call__(
-        self,
-        model: Autoregressive,
-        memory: Memory,
-        symbols: Symbols,
-        constraints: Sequence[DecodingConstraints] | None = None,
-        keys: Sequence[int] | None = None,
-    ) -> list[list[Hypothesis]]:
+        self, model: Autoregressive, memory: Memory, symbols: Symbols,
+        constraints: Sequence[DecodingConstraints] | None = None, keys: Sequence[int] | None = None,
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         batch, device = len(memory.mask), memory.mask.device
         required = checked(constraints, batch)
         check_one_path(required)

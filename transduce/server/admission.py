@@ -1,7 +1,7 @@
 """Admission control: a gate on tokens in flight, API keys with rate limits, and the cost of a request.
 
 The gate admits work while the tokens admitted and not done stay below a limit. The limit is a setting, and lower where
-the model is slow: what is admitted should be done within `patience` seconds. A request of more tokens than a quarter of
+the model is slow: what is admitted should be done within `queue_seconds`. A request of more tokens than a quarter of
 it holds that quarter and feeds its sentences through it, so that a long document neither waits for an empty server nor
 keeps everybody else out. While many requests are rejected, few are in at a time: a longer queue would help nobody, and
 admitted requests have their answers soon.
@@ -30,7 +30,7 @@ CROWD = 96  # requests of the usual size that are admitted however slow the mode
 CROWD_TOKENS = 4096  # but no more tokens than these
 MEMORY = 5.0  # seconds of work in the moving estimate of throughput
 FEW = 16  # requests in flight while many are rejected,
-HASTE = 5  # or more where the model does them in this fraction of its patience
+HASTE = 5  # or more where the model does them in this fraction of `queue_seconds`
 MANY = 0.1  # share of rejections among recent requests that counts as many, if they were
 SEVERAL = 8  # at least
 RECENT = 1.0  # seconds
@@ -39,8 +39,8 @@ RECENT = 1.0  # seconds
 class Gate:
     """Admit requests by the tokens in flight. Runs in the event loop's thread only."""
 
-    def __init__(self, most: int, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.most, self.patience, self._clock = most, patience, clock
+    def __init__(self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most, self.seconds, self._clock = most, seconds, clock
         self.held = self.requests = self.admitted = self.refused = 0
         self.closed = False
         self._done = self._busy = 0.0  # tokens and seconds, exponentially decayed
@@ -59,14 +59,14 @@ class Gate:
         if not self.rate:
             return self.most
         crowd = min(CROWD_TOKENS, CROWD * self._usual)
-        return min(self.most, int(max(crowd, self.rate * self.patience)))
+        return min(self.most, int(max(crowd, self.rate * self.seconds)))
 
     @property
     def places(self) -> float:
         """Requests that may be in flight now, however few their tokens: unlimited unless many are rejected."""
         if self._turned < max(SEVERAL, MANY * self._came):
             return math.inf
-        return max(FEW, self.rate * self.patience / HASTE / self._usual)
+        return max(FEW, self.rate * self.seconds / HASTE / self._usual)
 
     def check(self, tokens: float = 0) -> None:
         """Raise Refused if there is no capacity for `tokens` now; without a number, for a usual request."""

@@ -87,7 +87,7 @@ async def refused(request: Request, error: Exception) -> Response:
     return answer
 
 
-class Lingering(Json):
+class DrainingResponse(Json):
     """A response to a request whose body continues: the rest is read and discarded for some `seconds`.
 
     A connection that is closed while the client still writes is reset, and the answer is lost with it.
@@ -110,9 +110,9 @@ def failed(path: str, error: Refused, seconds: float = 0.0) -> Response:
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
     if error.close:
         headers["Connection"] = "close"
-    kind = Lingering if error.status == TOO_LONG and error.close and seconds else Json
+    kind = DrainingResponse if error.status == TOO_LONG and error.close and seconds else Json
     answer = kind(_error_body(path, error), error.status, headers)
-    if isinstance(answer, Lingering):
+    if isinstance(answer, DrainingResponse):
         answer.seconds = seconds
     return answer
 
@@ -122,7 +122,8 @@ def _error_body(path: str, error: Refused) -> dict[str, str]:
     if first in ("v2", "v3"):  # DeepL
         return {"message": error.message}
     code = {"code": error.code} if first == "v1" else {}  # LibreTranslate has none
-    return {"error": error.message, **code}
+    language = {"language": error.language} if first == "v1" and error.language else {}
+    return {"error": error.message, **code, **language}
 
 
 def _words(request: Request, error: HTTPException) -> str:

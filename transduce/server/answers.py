@@ -17,12 +17,21 @@ from starlette.responses import Response
 class Refused(Exception):
     """A rejected request: an HTTP `status`, a `message` for people, a `code` for programs.
 
-    `retry_after` (seconds) says when to retry, `close` that the connection must not be used further.
+    `retry_after` (seconds) says when to retry, `close` that the connection must not be used further, `language` which
+    language a text seems to be in, where that is the reason.
     """
 
-    def __init__(self, status: int, message: str, code: str = "", retry_after: int = 0, close: bool = False) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str = "",
+        retry_after: int = 0,
+        close: bool = False,
+        language: str = "",
+    ) -> None:
         super().__init__(message)
-        self.status, self.message, self.code = status, message, code
+        self.status, self.message, self.code, self.language = status, message, code, language
         self.retry_after, self.close = retry_after, close
 
 

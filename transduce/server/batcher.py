@@ -39,15 +39,17 @@ class Sentence:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     tokens: tuple[int, ...] | None = None  # of the text, where they are known
+    source: str = ""
     terms: tuple[TermMatch, ...] = ()  # of glossaries, found in the text
 
 
 @dataclass(frozen=True)
 class Translate:
-    """Translate with a search config, and align if requested."""
+    """Translate with a search config, align if requested, and keep spans that are no language."""
 
     search: SearchConfig
     align: Unit | None = None
+    protect: bool = True
 
     def run(self, translator: Translator, items: Sequence[Sentence], stops: Sequence[CancelToken]) -> list[Translation]:
         """One translation an item."""
@@ -60,6 +62,8 @@ class Translate:
             align=self.align,
             dense=False,
             cancel_tokens=stops,
+            protect=self.protect,
+            source=[item.source for item in items],
             tokens={item.text: item.tokens for item in items if item.tokens is not None},
             terms=[item.terms for item in items] if any(item.terms for item in items) else (),
         )
@@ -186,7 +190,7 @@ class Batcher:
                     return []
 
     def _wait_for_more(self) -> None:
-        until = time.monotonic() + self.settings.gather
+        until = time.monotonic() + self.settings.batch_seconds
         while self._waiting_tokens < self.settings.batch_tokens:
             left = until - time.monotonic()
             if left <= 0 or self._closed:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from transduce.text.alignment import Alignment
 from transduce.text.languages import WITHOUT_SPACES, base_of
+from transduce.text.markup import Tag, TaggedText, place_tags
 from transduce.text.segment import TextPiece, sentences
 
 # Pictures, and what puts several together; marks of lists, quotes and headings, as plain text has them.
@@ -37,10 +38,10 @@ class Layout:
     parts: tuple[TextPiece, ...]
 
     @classmethod
-    def of(cls, text: str, whole: bool = False) -> Layout:
-        """Split a text into sentences, or take it as a whole (without the space around it)."""
+    def of(cls, text: str, whole: bool = False, language: str = "") -> Layout:
+        """Split a text of a language into sentences, or take it as a whole (without the space around it)."""
         if not whole:
-            return cls(tuple(bare_sentences(text)))
+            return cls(tuple(bare_sentences(text, language)))
         bare = text.strip()
         begin = text.find(bare)
         return cls(
@@ -78,9 +79,9 @@ class Layout:
         return found
 
 
-def bare_sentences(text: str) -> list[TextPiece]:
+def bare_sentences(text: str, language: str = "") -> list[TextPiece]:
     """The sentences of a text, with all that is not translated as spaces."""
-    return [bare for part in sentences(text) for bare in _bare(part)]
+    return [bare for part in sentences(text, language) for bare in _bare(part)]
 
 
 def _bare(part: TextPiece) -> Iterator[TextPiece]:
@@ -97,7 +98,6 @@ def _bare(part: TextPiece) -> Iterator[TextPiece]:
 _TOKEN = re.compile(
     r"<!--.*?(?:-->|$)|<[!?][^<>]*+>|<(/?)([a-zA-Z][^\s/<>]*+)((?:[^<>\"']|\"[^\"]*+\"|'[^']*+')*+)>", re.DOTALL
 )
-MOST_TAGS = 100  # in a sentence; more cannot be placed sensibly
 _INLINE = frozenset(
     "a abbr b bdi bdo cite data del dfn em font i ins label mark q s samp small span strong sub sup time u var".split()
 )
@@ -115,28 +115,15 @@ def _unwrapped(space: re.Match[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Tag:
-    """A tag inside a passage, before the character `at` of its text; `name` without its slash."""
-
-    at: int
-    text: str
-    name: str
-    closing: bool
-
-
-@dataclass(frozen=True)
-class Passage:
+class Passage(TaggedText):
     """Text between block tags, with the inline tags inside; `text` is unescaped."""
 
-    text: str
-    tags: tuple[Tag, ...] = ()
-
-    def sentences(self) -> list[Piece]:
+    def sentences(self, language: str = "") -> list[Piece]:
         """Split into passages of one sentence and the spaces between them; a tag between two goes where it belongs."""
         found: list[Piece] = []
         begin, rest = 0, deque(self.tags)
         cut = sentences if self.tags else bare_sentences  # a tag around a picture must not lose it
-        parts = cut(_SPACE.sub(_unwrapped, self.text))
+        parts = cut(_SPACE.sub(_unwrapped, self.text), language)
         for number, part in enumerate(parts):
             end = begin + len(part.text)
             after = end + len(part.space)
@@ -156,7 +143,7 @@ class Passage:
         moved = (replace(tag, at=max(0, min(tag.at - before, len(text)))) for tag in self.tags)
         return Passage(text, tuple(moved))
 
-    def stretches(self) -> list[Piece]:
+    def split_at_tags(self) -> list[Piece]:
         """Split at the tags: each segment of text by itself, and the tags; punctuation alone stays as it is."""
         found: list[Piece] = []
         ends = [*(tag.at for tag in self.tags), len(self.text)]
@@ -223,11 +210,11 @@ def _kept(attributes: str) -> bool:
 
 def _closed(text: str, tags: list[Tag]) -> list[Piece]:
     if not text.strip():
-        return [_with_tags(text, [(tag.at, tag.text) for tag in tags])] if text or tags else []
+        return [with_tags(text, [(tag.at, tag.text) for tag in tags])] if text or tags else []
     return [Passage(text, tuple(tags))]
 
 
-def _with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
+def with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
     """Escape text and insert tags before the given characters."""
     parts, begin = [], 0
     for at, tag in tags:
@@ -238,133 +225,5 @@ def _with_tags(text: str, tags: Sequence[tuple[int, str]]) -> str:
 
 def placed(passage: Passage, target: str, alignment: Alignment | None) -> str | None:
     """Insert the tags of a passage into its translation, by an alignment of pieces; None where that fails."""
-    if not passage.tags:
-        return html.escape(target, quote=False)
-    if alignment is None or len(passage.tags) > MOST_TAGS:
-        return None
-    sources, targets = _spans(alignment.source, passage.text), _spans(alignment.target, target)
-    if sources is None or targets is None:
-        return None
-    links = [(sources[s], targets[t]) for s, t in alignment.links]
-    found = _moved(passage, target, links, whole=True)
-    if found is None:  # two elements may share a word
-        found = _moved(passage, target, links, whole=False)
-    return None if found is None else _with_tags(target, found)
-
-
-def _spans(pieces: Sequence[str], text: str) -> list[tuple[int, int]] | None:
-    """The span of each piece in the text; None where the pieces do not spell it."""
-    spans, at = [], 0
-    for piece in pieces:
-        bare = piece.replace("▁", " ").strip(" ")
-        while at < len(text) and text[at].isspace():
-            at += 1
-        if not text.startswith(bare, at):
-            return None
-        spans.append((at, at + len(bare)))
-        at += len(bare)
-    return spans if not text[at:].strip() else None
-
-
-Span = tuple[int, int]
-Link = tuple[Span, Span]
-Element = tuple[int, int, int, int]  # where it begins and ends in the target, and the numbers of its two tags
-
-
-def _whole_words(passage: Passage, element: Span, target: str, span: Span) -> Span:
-    """Grow an element's span in the target to whole words, where it had whole words in the source."""
-    begin, end = span
-    while not _within_word(passage.text, element[0]) and _within_word(target, begin):
-        begin -= 1
-    while not _within_word(passage.text, element[1]) and _within_word(target, end):
-        end += 1
-    return begin, end
-
-
-def _within_word(text: str, at: int) -> bool:
-    """Whether letters stand on both sides, in scripts that separate words by spaces."""
-    around = text[max(at - 1, 0) : at + 1]
-    return (
-        len(around) == 2 and at > 0 and all(c.isalnum() and (c < "\u0e00" or "\u1e00" <= c < "\u2000") for c in around)
-    )
-
-
-def _moved(passage: Passage, target: str, links: Sequence[Link], whole: bool) -> list[tuple[int, str]] | None:
-    """The target position of each tag, in order, at `whole` words or not; None where elements would cross."""
-    pairs, single = _elements(passage.tags)
-    spans: list[Element] = []
-    for first, last in pairs:
-        element = passage.tags[first].at, passage.tags[last].at
-        span = _reached(passage, element, target, links, whole)
-        if span is None:
-            return None
-        spans.append((*span, first, last))
-    if any(_cross(one, other) for one in spans for other in spans):
-        return None
-    for number in single:
-        at = _end_of_words(passage, passage.tags[number].at, target)
-        if any(begin < at < end for begin, end, *_ in spans):
-            return None
-        spans.append((at, at, number, number))
-    return _in_order(passage, spans)
-
-
-def _reached(passage: Passage, element: Span, target: str, links: Sequence[Link], whole: bool) -> Span | None:
-    """The span in the target that the words of an element are linked to; None if they have no links."""
-    begin, end = element
-    reached = [to for (left, right), to in links if left < end and right > begin]
-    if not reached and passage.text[begin:end].strip():
-        return None
-    left_end = min((left for left, _ in reached), default=_end_of_words(passage, begin, target))
-    right_end = max((right for _, right in reached), default=left_end)
-    return _whole_words(passage, element, target, (left_end, right_end)) if reached and whole else (left_end, right_end)
-
-
-def _cross(one: Element, other: Element) -> bool:
-    """Whether an element leaves the one that it was in, or overlaps one that it came before."""
-    if one[2] < other[2] and other[3] < one[3]:
-        return not (one[0] <= other[0] and other[1] <= one[1])
-    return one[2] < other[2] and one[3] < other[2] and not (one[1] <= other[0] or other[1] <= one[0])
-
-
-def _in_order(passage: Passage, spans: Sequence[Element]) -> list[tuple[int, str]]:
-    """Sort tags by position; at one position elements that end come first, the innermost of them before the others."""
-    marks: list[tuple[tuple[int, int, int], str]] = []
-    for begin, end, first, last in spans:
-        marks.append(((begin, 0 if begin == end and first == last else 1, first), passage.tags[first].text))
-        if first != last:
-            # An element without text ends right after it begins.
-            order = (end, 1, last) if begin == end else (end, -1, last)
-            marks.append((order, passage.tags[last].text))
-    return [(order[0], text) for order, text in sorted(marks, key=lambda mark: mark[0])]
-
-
-def _elements(tags: Sequence[Tag]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Pairs of tags that belong together, by number, and tags without a partner in the passage."""
-    pairs: list[tuple[int, int]] = []
-    opened: list[int] = []
-    single = []
-    for number, tag in enumerate(tags):
-        if not tag.closing:
-            opened.append(number)
-            continue
-        partner = next((index for index in reversed(opened) if tags[index].name == tag.name), None)
-        if partner is None:
-            single.append(number)
-        else:
-            opened.remove(partner)
-            pairs.append((partner, number))
-    return pairs, [*single, *opened]
-
-
-def _end_of_words(passage: Passage, at: int, target: str) -> int:
-    """Map a source position to the target by its share of the text, at the nearest space before."""
-    if not passage.text[:at].strip():
-        return 0
-    if not passage.text[at:].strip():
-        return len(target)
-    guess = round(at / len(passage.text) * len(target))
-    before = target.rfind(" ", 0, guess)
-    while before < 0 and _within_word(target, guess):
-        guess -= 1
-    return before + 1 if before >= 0 else guess
+    found = place_tags(passage, target, alignment)
+    return None if found is None else with_tags(target, found)

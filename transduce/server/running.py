@@ -124,7 +124,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, with our own log line where no connection can be accepted."""
-        asyncio.get_running_loop().set_exception_handler(Trouble())
+        asyncio.get_running_loop().set_exception_handler(AcceptErrorHandler())
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)  # uvicorn set it to ACCEPTED
@@ -145,7 +145,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-class Trouble:
+class AcceptErrorHandler:
     """The event loop's exception handler: one line a minute while connections cannot be accepted.
 
     asyncio itself stops accepting for a second then, but reports each of many attempts with a traceback.

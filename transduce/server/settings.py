@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Annotated
 
 from starlette.requests import HTTPConnection
 
+from transduce.core.bounds import Bounds, check_bounds
 from transduce.core.errors import ConfigError
 
 FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")  # headers by which a proxy says that it is one
@@ -58,22 +60,12 @@ def _is_address(text: str) -> bool:
     return True
 
 
-# The minimum and maximum of each: what one process can hold, with reserves above what large machines need.
-BOUNDS = {
-    "characters": (1, 10_000_000),
-    "texts": (1, 100_000),
-    "body": (1024, 1 << 30),
-    "alternatives": (0, 4095),  # with the best one as many as a search gives
-    "request_tokens": (1, 1 << 28),
-    "cells": (1, 1 << 28),
-    "connections": (2, 1 << 20),
-    "queue_tokens": (1, 1 << 24),
-    "batch_tokens": (1, 1 << 20),
-    "workers": (1, 256),
-    "requests_a_minute": (0, 1_000_000),
-    "glossaries": (0, 100_000),
-    "glossary_bytes": (1024, 10 << 20),
-}
+def _limit(least: int, most: int) -> Bounds:
+    """Bounds of a limit: the most is what one process can hold, with reserves above what large machines need."""
+    return Bounds(least, most, expected=f"an integer from {least:,} to {most:,} (docs/serving.md, Limits)")
+
+
+Seconds = Annotated[float, Bounds(0, 86400, above=True, expected="seconds above 0, a day at most")]
 
 
 @dataclass(frozen=True)
@@ -85,8 +77,8 @@ class Settings:
     work, and `cells` the attention weights that it asks for: both are counted before any work begins.
 
     Of all: `connections` held open, and the gate: `queue_tokens` that are admitted and not done, or fewer where the
-    model would take longer than `patience` seconds for them. `batch_tokens` go to the model together, by one of
-    `workers` threads, after waiting `gather` seconds for other requests in the batch where there are some.
+    model would take longer than `queue_seconds` for them. `batch_tokens` go to the model together, by one of
+    `workers` threads, after waiting `batch_seconds` for other requests in the batch where there are some.
 
     `pivot` is the language to go through where no model translates directly, "" for none. `keys` are required if there
     are any; `requests_a_minute` is for each key, or each address without keys (0: no limit). `hosts` are the names this
@@ -97,44 +89,36 @@ class Settings:
     `glossaries` for each key, of `glossary_bytes` each.
     """
 
-    characters: int = 5000
-    texts: int = 50
-    body: int = 128 << 10
-    alternatives: int = 5
-    request_tokens: int = 256 << 10
-    cells: int = 256 << 10
-    seconds: float = 30.0
-    body_seconds: float = 10.0
-    header_seconds: float = 10.0
-    connections: int = 1024
-    queue_tokens: int = 16384
-    patience: float = 0.25
-    batch_tokens: int = 2048
-    workers: int = 3
-    gather: float = 0.002
+    characters: Annotated[int, _limit(1, 10_000_000)] = 5000
+    texts: Annotated[int, _limit(1, 100_000)] = 50
+    body: Annotated[int, _limit(1024, 1 << 30)] = 128 << 10
+    alternatives: Annotated[int, _limit(0, 4095)] = 5  # with the best one as many as a search gives
+    request_tokens: Annotated[int, _limit(1, 1 << 28)] = 256 << 10
+    cells: Annotated[int, _limit(1, 1 << 28)] = 256 << 10
+    seconds: Seconds = 30.0
+    body_seconds: Seconds = 10.0
+    header_seconds: Seconds = 10.0
+    connections: Annotated[int, _limit(2, 1 << 20)] = 1024
+    queue_tokens: Annotated[int, _limit(1, 1 << 24)] = 16384
+    queue_seconds: Seconds = 0.25
+    batch_tokens: Annotated[int, _limit(1, 1 << 20)] = 2048
+    workers: Annotated[int, _limit(1, 256)] = 3
+    batch_seconds: Annotated[float, Bounds(0, 1, expected="seconds from 0 to 1")] = 0.002
     pivot: str = ""
     keys: tuple[str, ...] = ()
-    requests_a_minute: int = 0
+    requests_a_minute: Annotated[int, _limit(0, 1_000_000)] = 0
     hosts: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
     data: str = ""
-    glossaries: int = 100
-    glossary_bytes: int = 1 << 20
+    glossaries: Annotated[int, _limit(0, 100_000)] = 100
+    glossary_bytes: Annotated[int, _limit(1024, 10 << 20)] = 1 << 20
 
     def with_body(self, most: int) -> Settings:
         """These settings with another limit to the body of a request."""
         return replace(self, body=most)
 
     def __post_init__(self) -> None:
-        for name, (least, most) in BOUNDS.items():
-            if not least <= getattr(self, name) <= most:
-                problem = f"expected an integer from {least:,} to {most:,}, got {getattr(self, name)}"
-                raise ConfigError(f"{name}: {problem}; docs/serving.md says what it bounds (Limits)")
-        for name in ("seconds", "body_seconds", "header_seconds", "patience"):
-            if not 0 < getattr(self, name) <= 86400:
-                raise ConfigError(f"{name}: expected seconds above 0, a day at most, got {getattr(self, name)}")
-        if not 0 <= self.gather <= 1:
-            raise ConfigError(f"gather: expected seconds from 0 to 1, got {self.gather}")
+        check_bounds(self)
         check_keys(self.keys)
         Proxies(self.proxies)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -37,7 +37,7 @@ class ServerState:
     def __init__(self, served: Sequence[Served], settings: Settings) -> None:
         self.settings = settings
         self.models = Models(served, settings.pivot)
-        self.gate = Gate(settings.queue_tokens, settings.patience)
+        self.gate = Gate(settings.queue_tokens, settings.queue_seconds)
         self.meter = Meter(self)
         self.keys = Keys(settings.keys, settings.requests_a_minute)
         self.proxies = Proxies(settings.proxies)
@@ -136,9 +136,6 @@ def _bounded(translator: Translator, settings: Settings) -> Translator:
     found.batch_tokens = min(translator.batch_tokens, settings.batch_tokens)
     return found
 
-
-if TYPE_CHECKING:
-    from transduce.server.state import ServerState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -24,12 +24,13 @@ from transduce.server.admission import (
 )
 from transduce.server.answers import Refused
 from transduce.server.batcher import Sentence, Translate
-from transduce.server.markup import MOST_TAGS, Layout, Passage, passages, placed
+from transduce.server.markup import Layout, Passage, passages, placed, with_tags
 from transduce.server.models import Models, RouteHop
 from transduce.server.settings import Settings
 from transduce.server.state import ServerState
 from transduce.text.alignment import Alignment, Unit
-from transduce.text.languages import Detected
+from transduce.text.languages import Detected, name_of
+from transduce.text.markup import MOST_TAGS
 from transduce.text.terms import Glossary, TermMatch, TermMatcher
 from transduce.translate.directions import likely_source
 
@@ -160,6 +161,7 @@ class TranslationRequest:
     prefix: str = ""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    protect: bool = True
     whole: bool = False
     model: str = ""
     glossaries: tuple[Glossary, ...] = ()
@@ -193,14 +195,20 @@ class TextPlan:
     text: str
     hops: tuple[RouteHop, ...]
     source: str
+    target: str
     detected: Detected | None
     layout: Layout
     pieces: tuple[Any, ...] = ()  # of HTML
+    others: Mapping[str, tuple[RouteHop, ...]] = field(default_factory=dict)  # routes of sentences in other languages
 
     @property
     def sentences(self) -> list[str]:
         """All sentences that will be translated."""
         return [piece.text for piece in self.pieces if isinstance(piece, Passage)] if self.pieces else self.layout.texts
+
+    def hops_of(self, sentence: str) -> tuple[RouteHop, ...]:
+        """The route of a sentence; () for one that stays as it is."""
+        return self.others.get(sentence, self.hops)
 
     def passes(self, aligned: bool) -> Iterator[tuple[str, int]]:
         """Yield each sentence with the number of passes of the model over it."""
@@ -238,14 +246,14 @@ class RequestRunner:
 
     async def answer(self, plan: TextPlan) -> Answer:
         """Translate one text."""
-        if not plan.hops:
+        if not plan.hops and not plan.others:
             before, *spaces = plan.layout.spaces(self.request.target)
             same = tuple((text, text, space) for text, space in zip(plan.layout.texts, spaces, strict=True))
             return Answer(plan.text, plan.source, detected=plan.detected, before=before, sentences=same)
         if plan.pieces:
             return await self._markup(plan)
         texts = plan.layout.texts
-        work = (self.sentence(text, plan.hops, self.request.align, not i) for i, text in enumerate(texts))
+        work = (self.sentence(text, plan.hops_of(text), self.request.align, not i) for i, text in enumerate(texts))
         found = await together(work, self.most)
         if len(found) > MANY_SENTENCES:
             return await asyncio.to_thread(self._joined, plan, texts, found)
@@ -254,16 +262,18 @@ class RequestRunner:
     async def sentence(
         self, text: str, hops: Sequence[RouteHop], align: Unit | None = None, first: bool = True
     ) -> Translation:
-        """Translate one sentence through all models of its route; options apply to the last."""
-        whole = text
+        """Translate one sentence through all models of its route; options apply to the last. Without one it stays."""
+        if not hops:
+            return Translation(text)
+        terms = terms_in(text, hops, self.request)
         for hop in hops[:-1]:
-            text = (await self._hop(hop, Sentence(text, hop.to), Translate(hop.served.translator.search))).text
+            work = Translate(hop.served.translator.search, protect=self.request.protect)
+            text = (await self._hop(hop, Sentence(text, hop.to, source=hop.source), work)).text
         hop, request = hops[-1], self.request
-        terms = terms_in(whole, hops, request)
         prefix = request.prefix if first else ""
-        item = Sentence(text, hop.to, prefix, request.include, request.exclude, terms=terms)
+        item = Sentence(text, hop.to, prefix, request.include, request.exclude, source=hop.source, terms=terms)
         search = hop.served.translator.choose_search(request.beam, request.n_best)
-        return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None))
+        return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None, request.protect))
 
     async def _hop(self, hop: RouteHop, item: Sentence, work: Translate) -> Translation:
         if not item.text.strip():
@@ -282,8 +292,7 @@ class RequestRunner:
             self.window.give(taken)
 
     def _joined(self, plan: TextPlan, texts: Sequence[str], found: Sequence[Translation]) -> Answer:
-        target = plan.hops[-1].target
-        before, *spaces = plan.layout.spaces(target)
+        before, *spaces = plan.layout.spaces(plan.target)
         aligned = [sentence.alignment for sentence in found if sentence.alignment is not None]
         whole = _side_by_side(plan, found)
         return Answer(
@@ -315,13 +324,16 @@ class RequestRunner:
         return others
 
     async def _markup(self, plan: TextPlan) -> Answer:
-        made = _in_a_row(await together((self._passage(piece, plan.hops) for piece in plan.pieces), self.most))
+        work = (self._passage(piece, plan.hops_of(getattr(piece, "text", ""))) for piece in plan.pieces)
+        made = _in_a_row(await together(work, self.most))
         score, log_prob, missing = made.score, made.log_prob, made.missing_terms
         return Answer(made.text, plan.source, score, log_prob, made.finished, plan.detected, missing_terms=missing)
 
     async def _passage(self, piece: str | Passage, hops: Sequence[RouteHop]) -> Translation:
         if isinstance(piece, str):
             return Translation(piece)
+        if not hops:
+            return Translation(with_tags(piece.text, [(tag.at, tag.text) for tag in piece.tags]))
         (before, *texts) = Layout.of(piece.text, whole=True).spaces(hops[-1].target)
         if piece.tags:
             await self.turn.come()
@@ -337,7 +349,7 @@ class RequestRunner:
                 self.state, replace(self.request, n_best=1), self.window, {}, self.width, turn=self.turn
             )
             await self.turn.come()
-            parts = await together((flow._passage(segment, hops) for segment in bare.stretches()), FEW_TASKS)
+            parts = await together((flow._passage(segment, hops) for segment in bare.split_at_tags()), FEW_TASKS)
             found = _in_a_row(parts)
             text = found.text
         return replace(found, text=before + text + "".join(texts))
@@ -345,7 +357,7 @@ class RequestRunner:
 
 def _side_by_side(plan: TextPlan, found: Sequence[Translation]) -> Translation:
     """Join the sentences of a text, with the spaces between them."""
-    return Translation.joined(found, plan.layout.joined([sentence.text for sentence in found], plan.hops[-1].target))
+    return Translation.joined(found, plan.layout.joined([sentence.text for sentence in found], plan.target))
 
 
 def _in_a_row(parts: Sequence[Translation]) -> Translation:
@@ -370,24 +382,53 @@ async def prepared(state: ServerState, request: TranslationRequest) -> AdmittedR
 
 
 def planned(state: ServerState, request: TranslationRequest) -> list[TextPlan]:
-    """The route and the parts of every text."""
+    """The route and the parts of every text; Refused if all are in languages that are not served."""
     models = Models((state.models.named(request.model),)) if request.model else state.models
-    plans = []
-    for text in request.texts:
-        source, detected = request.source, None
-        if source == "auto":
-            found = state.detector.detect(text)
-            detected = likely_source(found, partial(_models_between, models, request.target))
-            source = detected.language
-        hops = models.route(source, request.target)
-        if request.align and len(hops) > 1:
-            raise _unaligned(hops)
-        html = request.format == "html"
-        pieces = [part for piece in passages(text) for part in _apart(piece)] if html else ()
-        whole = not hops or request.whole or bool(request.include or request.prefix)
-        layout = Layout(()) if html else Layout.of(text, whole)
-        plans.append(TextPlan(text, hops, source, detected, layout, tuple(pieces)))
+    plans = [_planned(state, request, models, text) for text in request.texts]
+    strange = [plan for plan in plans if plan.detected is not None and plan.detected.unsupported]
+    if strange and len(strange) == len(plans) and not any(map(any, (plan.others.values() for plan in plans))):
+        source = strange[0].source
+        raise Refused(
+            400,
+            f"This looks like {name_of(source)} ({source}), which is not supported as source; expected one of"
+            f" {', '.join(models.sources)}; if it is one of these, say which instead of auto",
+            "source",
+            language=source,
+        )
     return plans
+
+
+def _planned(state: ServerState, request: TranslationRequest, models: Models, text: str) -> TextPlan:
+    """The route and the parts of a text; one in a language that is not served has no route."""
+    source, detected = request.source, None
+    if source == "auto":
+        detected = likely_source(state.detector.detect(text), partial(_models_between, models, request.target))
+        source = detected.language
+    strange = detected is not None and detected.unsupported
+    hops = () if strange else models.route(source, request.target)
+    if request.align and len(hops) > 1:
+        raise _unaligned(hops)
+    html = request.format == "html"
+    pieces = [part for piece in passages(text) for part in _apart(piece, source)] if html else ()
+    whole = request.whole or bool(request.include or request.prefix)
+    layout = Layout(()) if html else Layout.of(text, whole, source)
+    plan = TextPlan(text, hops, source, hops[-1].target if hops else request.target, detected, layout, tuple(pieces))
+    if detected is not None and not whole and len(plan.sentences) > 1:
+        others = {}
+        for sentence in plan.sentences:
+            language = state.detector.plain(sentence)
+            if language and language != source:
+                others[sentence] = _any_route(models, language, request.target)
+        plan = replace(plan, others=others)
+    return plan if hops or plan.others or html else replace(plan, layout=Layout.of(text, whole=True))
+
+
+def _any_route(models: Models, source: str, target: str) -> tuple[RouteHop, ...]:
+    """The route between two languages, () if there is none."""
+    try:
+        return models.route(source, target)
+    except Refused:
+        return ()
 
 
 def _unaligned(hops: Sequence[RouteHop]) -> Refused:
@@ -401,8 +442,8 @@ def _unaligned(hops: Sequence[RouteHop]) -> Refused:
     )
 
 
-def _apart(piece: str | Passage) -> Sequence[str | Passage]:
-    return piece.sentences() if isinstance(piece, Passage) else [piece]
+def _apart(piece: str | Passage, language: str) -> Sequence[str | Passage]:
+    return piece.sentences(language) if isinstance(piece, Passage) else [piece]
 
 
 def _models_between(models: Models, target: str, source: str) -> int | None:
@@ -415,7 +456,10 @@ def _models_between(models: Models, target: str, source: str) -> int | None:
 def tokenize(plans: Sequence[TextPlan]) -> Tokenized:
     """The tokens of all sentences for all models on their route."""
     return {
-        (hop.served.name, text): tokenized(hop, text) for plan in plans for hop in plan.hops for text in plan.sentences
+        (hop.served.name, text): tokenized(hop, text)
+        for plan in plans
+        for text in plan.sentences
+        for hop in plan.hops_of(text)
     }
 
 
@@ -423,11 +467,10 @@ def cost(tokens: Tokenized, plans: Sequence[TextPlan], request: TranslationReque
     """The cost of a request before the width of its search: tokens, by how often the model reads them."""
     total = 0
     for plan in plans:
-        for hop in plan.hops:
-            read = plan.passes(request.align is not None)
-            for text, times in read:
-                wide = width_of_terms(terms_in(text, plan.hops, request), hop) if hop is plan.hops[-1] else 1
-                total += (len(tokens[hop.served.name, text]) + 1) * times * wide
+        for text, times in plan.passes(request.align is not None):
+            hops = plan.hops_of(text)
+            wide = width_of_terms(terms_in(text, hops, request), hops[-1]) if hops else 1
+            total += sum((len(tokens[hop.served.name, text]) + 1) * times for hop in hops) * wide
         if plan.hops and request.prefix:
             last = plan.hops[-1]
             tokens[last.served.name, ""] = _prefix_tokens(last, request.prefix)

@@ -7,8 +7,8 @@ Shapes: T target and S source pieces, or words once merged. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from transduce.text.segment import group_by_length
@@ -56,9 +56,69 @@ class Alignment:
         pairs, strengths = tuple((s, t) for s, t, _ in ordered), tuple(weight for *_, weight in ordered)
         return cls(tuple(source), tuple(target), weights, pairs, strengths)
 
+    @classmethod
+    def chained(cls, parts: Sequence[Alignment]) -> Alignment:
+        """The alignment of texts that follow each other, without a matrix; of one text, its own."""
+        if len(parts) == 1:
+            return parts[0]
+        source: list[str] = []
+        target: list[str] = []
+        links: list[tuple[int, int, float]] = []
+        for part in parts:
+            rows = zip(part.links, part.strengths, strict=True)
+            links += [(len(source) + s, len(target) + t, weight) for (s, t), weight in rows]
+            source += part.source
+            target += part.target
+        return cls.linked(source, target, links)
+
+    def with_units(self, of_source: Mapping[str, str], of_target: Mapping[str, str]) -> Alignment:
+        """Write other words in the units, such as a URL for its mark; pieces that spell such a word become one unit.
+
+        Where pieces are joined, the matrix is given up.
+        """
+        source, source_of = _rewritten(self.source, of_source)
+        target, target_of = _rewritten(self.target, of_target)
+        if len(source) == len(self.source) and len(target) == len(self.target):
+            return replace(self, source=tuple(source), target=tuple(target))
+        strongest: dict[tuple[int, int], float] = {}
+        for (s, t), weight in zip(self.links, self.strengths, strict=True):
+            link = source_of[s], target_of[t]
+            strongest[link] = max(weight, strongest.get(link, 0.0))
+        return Alignment.linked(source, target, [(s, t, weight) for (s, t), weight in strongest.items()])
+
     def pharaoh(self) -> str:
         """Format the links as `0-0 1-2`, source first."""
         return " ".join(f"{source}-{target}" for source, target in self.links)
+
+
+def _rewritten(units: Sequence[str], replaced: Mapping[str, str]) -> tuple[list[str], list[int]]:
+    """Replace words in units, joining the pieces that spell one; also returns the new number of each unit."""
+    made: list[str] = []
+    number_of: list[int] = []
+    begin = 0
+    while begin < len(units):
+        unit, count = units[begin], 1
+        for old, new in replaced.items():
+            if old in unit:
+                unit = unit.replace(old, new)
+            elif spelt := _spelt(units, begin, old):
+                unit, count = ("▁" if unit.startswith("▁") else "") + new, spelt
+        made.append(unit)
+        number_of += [len(made) - 1] * count
+        begin += count
+    return made, number_of
+
+
+def _spelt(units: Sequence[str], begin: int, word: str) -> int:
+    """The number of pieces from `begin` on that spell a word; 0 if they do not."""
+    text = ""
+    for count, unit in enumerate(units[begin : begin + len(word) + 1], 1):
+        text += unit
+        if text.removeprefix("▁") == word:
+            return count
+        if not word.startswith(text.removeprefix("▁")):
+            return 0
+    return 0
 
 
 def _strongest(weights: Floats) -> Iterator[tuple[int, int, float]]:

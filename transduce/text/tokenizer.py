@@ -28,6 +28,10 @@ from transduce.core.untrusted import read_small
 from transduce.text.subword_sampling import Sampler, Tokens
 from transduce.text.vocabulary import Processor, Renumbered, Symbols, VocabularyMap
 
+if TYPE_CHECKING:  # numpy is slow to import, and translating does not need it
+    import numpy as np
+    import numpy.typing as npt
+
 Spelling = tuple[int, ...]
 
 
@@ -64,10 +68,6 @@ def widened(text: str) -> str:
     """Widen punctuation after Chinese and Japanese; other marks stay, such as the colon of `他7:30来,好吗?`."""
     return _MARKS.sub(lambda match: match[0].translate(_WIDENED), text)
 
-
-if TYPE_CHECKING:  # numpy is slow to import, and translating does not need it
-    import numpy as np
-    import numpy.typing as npt
 
 LARGEST_MODEL_BYTES = 64 << 20
 MOST_SPELLINGS = 64  # per word; spellings of more pieces are increasingly unlikely
@@ -200,6 +200,10 @@ class Tokenizer:
         if token == self._processor.unk_id() and [piece] != self.pieces([token]):
             raise DataError(f"{self.origin}: no piece {piece!r}; was the tokenizer trained with symbols=[{piece!r}]?")
         return token
+
+    def has_piece(self, piece: str) -> bool:
+        """Whether a string is a piece of its own."""
+        return bool(self._processor.piece_to_id(piece) != self._processor.unk_id())
 
     def tag(self, language: str) -> int:
         """Return the token that names a target language: `<2de>` for "de", or Marian's `>>de<<`; or a full tag."""

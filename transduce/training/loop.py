@@ -100,7 +100,7 @@ class _Run:
             block.recomputes = config.training.activation_checkpointing
         in_pieces = group.size > 1 and config.training.parallel == "fsdp"
         self.hollow = hollow(model) if in_pieces else None  # for validating unsharded weights
-        self.module = ObjectiveStep(model, config.objective.build(self._tools()))
+        self.module = ObjectiveStep(model, config.objective.build(self._objective_context()))
         self.written = make_runner(self.module, model, config, group, lambda text: self.log.say(text))
         self.session = Session(config, model, group.device)
         self.session.progress.corpus = corpus.digest
@@ -127,7 +127,7 @@ class _Run:
             )
         return notes
 
-    def _tools(self) -> ObjectiveContext:
+    def _objective_context(self) -> ObjectiveContext:
         target = self.tokenizers.target
 
         def teacher(folder: str) -> Autoregressive:

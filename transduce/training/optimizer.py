@@ -30,11 +30,14 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that lifts small sing
 ROUNDS = 5
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
-    """Orthogonalise matrices (..., R, C): the singular vectors stay, singular values become about 1 (0.7 to 1.2)."""
+def orthogonal(matrices: Tensor, narrow: bool = False) -> Tensor:
+    """Orthogonalise matrices (..., R, C): the singular vectors stay, singular values become about 1 (0.7 to 1.2).
+
+    It is computed in bf16 on a GPU, and where `narrow`, which runs in bf16 on a CPU set.
+    """
     a, b, c = COEFFICIENTS
     tall = matrices.size(-2) > matrices.size(-1)
-    x = matrices.bfloat16() if matrices.is_cuda else matrices.float()
+    x = matrices.bfloat16() if narrow or matrices.is_cuda else matrices.float()
     x = x.mT if tall else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(ROUNDS):
@@ -49,9 +52,10 @@ class MuonWithAdam(torch.optim.Optimizer):
 
     An update of Muon is scaled by 0.2 sqrt(larger side), the size that Adam's updates usually have (Liu et al. 2025),
     so that a rate means the same for both. `stacks` says how many maps lie one below the other in a matrix.
-    `grad_scale` and `found_inf` are set and read as fused Adam's.
+    `grad_scale` and `found_inf` are set and read as fused Adam's. `narrow` is set for runs in bf16.
     """
 
+    narrow = False
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
     _step_supports_amp_scaling = True  # torch's mark of an optimizer that reads these two
@@ -108,7 +112,7 @@ class MuonWithAdam(torch.optim.Optimizer):
         stored = [self._momentum(p, shape) for p in parameters]
         before, weights = torch.stack(stored), torch.stack([p.detach().view(shape) for p in parameters])
         momentum = before.lerp(gradient, 1 - self.momentum)
-        direction = orthogonal(gradient.lerp(momentum, self.momentum))
+        direction = orthogonal(gradient.lerp(momentum, self.momentum), self.narrow)
         moved = weights * (1 - rate * self.weight_decay) - rate * size * direction
         if self.found_inf is not None:
             still = self.found_inf > 0
@@ -159,16 +163,10 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019); only matrices are decayed."""
 
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.98
-    epsilon: PositiveFloat = 1e-9
     weight_decay: NonNegativeFloat = 0.01
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def build(self, parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> torch.optim.Optimizer:
         parameters = list(parameters)

@@ -92,6 +92,8 @@ class Session:
         self.model = model
         self.device = device
         self.optimizer = optimizer_for(config.training.optimizer, model)
+        if isinstance(self.optimizer, MuonWithAdam):
+            self.optimizer.narrow = config.training.narrow(device.type)
         self.average = (
             {name: tensor.clone() for name, tensor in model.weights().items()} if config.training.ema else None
         )

@@ -85,7 +85,7 @@ def add_gradients(total: Tensor, parameters: Sequence[Tensor]) -> None:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedStep:
     """The static input batch of a graph, and the loss that it leaves."""
 
     batch: Batch
@@ -104,7 +104,7 @@ class GraphedRunner(EagerRunner):
     def __init__(self, module: ObjectiveStep, device: torch.device, bf16: bool, say: Callable[[str], None]) -> None:
         super().__init__(module, device, bf16)
         self.seen: set[Shape] = set()
-        self.recorded: dict[Shape, Recorded] = {}
+        self.recorded: dict[Shape, RecordedStep] = {}
         self.graphs = CudaGraphCache(device, lambda text: say(f"training.graphs: {text}"))
 
     def __call__(self, batch: Batch, step: int, last: bool = True, counted: bool = True) -> Loss:
@@ -130,7 +130,7 @@ class GraphedRunner(EagerRunner):
         fixed, losses = batch.to(self.device), []
         buffers = tuple(self.module.buffers())  # as they are now: a table that grows is replaced
         if self.graphs.record(shape, lambda: losses.append(self.run(fixed, step)), buffers):
-            self.recorded[shape] = Recorded(fixed, losses[0])
+            self.recorded[shape] = RecordedStep(fixed, losses[0])
 
 
 def make_runner(

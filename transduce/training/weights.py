@@ -43,7 +43,7 @@ class Shaped(Protocol):
 
 
 @dataclass(frozen=True)
-class Described:
+class TensorHeader:
     """A header's description of a tensor."""
 
     shape: tuple[int, ...]
@@ -136,7 +136,7 @@ def _header_of(start: bytes, size: int, where: Path) -> bytes:
     return start[:header_end]
 
 
-def _described(header: bytes, size: int, where: Path) -> tuple[dict[str, Described], dict[str, Any]]:
+def _described(header: bytes, size: int, where: Path) -> tuple[dict[str, TensorHeader], dict[str, Any]]:
     """Parse a header's tensors and metadata, and check that their bytes are all that follows in the file."""
     try:
         found = parse_json(header[8:])
@@ -154,13 +154,13 @@ def _described(header: bytes, size: int, where: Path) -> tuple[dict[str, Describ
     return tensors, metadata
 
 
-def _described_one(name: str, dtype: str, shape: list[int], data_offsets: list[int]) -> Described:
+def _described_one(name: str, dtype: str, shape: list[int], data_offsets: list[int]) -> TensorHeader:
     begin, end = data_offsets
     if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
         raise ValueError(f"'{name:.60}': sizes that are no numbers")
     if end - begin != math.prod(shape) * _WIDTHS.get(dtype, 0):
         raise ValueError(f"'{name:.60}': {end - begin:,} bytes for {shape!r:.60} of {dtype:.9}")
-    return Described(tuple(shape))
+    return TensorHeader(tuple(shape))
 
 
 def _verify(header: bytes, body: Iterable[bytes | memoryview], size: int, where: Path) -> None:

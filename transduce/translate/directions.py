@@ -1,7 +1,9 @@
 """The language pairs a model offers, read from its folder, and the choice of a direction for a text.
 
 A model with tags of target languages only is not given the source's: text/languages.py detects it to pick a target
-where none is requested, and to refuse a target that the text is in already. Imports no torch.
+where none is requested, and to refuse a text that is in the target already or in a language that the model does not
+know. `DirectionQuery.way` answers for a text that somebody typed, `DirectionQuery.parts` for each line of a file: what
+it names is left as it is. A source that was requested is never doubted. Imports no torch.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Any
 
 from transduce.core.errors import ConfigError, UserError, needed_by
 from transduce.core.untrusted import read_json
-from transduce.text.languages import LIKELY, SURE, Detected, Detector, find, language_of_tag, name_of, plain_language
+from transduce.text.languages import LIKELY, SURE, Detected, Detector, find, language_of_tag, name_of
+from transduce.text.segment import TextPiece
 from transduce.text.tokenizer import Tokenizer
 from transduce.translate.model_folder import SCORES
 
@@ -52,13 +55,22 @@ def likely_source(found: Sequence[Detected], models_between: Callable[[str], int
     """The likeliest language with a route to the target; or the certain language of the text, with or without.
 
     `models_between` gives the number of models on the route from a language: 0 for the target itself, None without a
-    route.
+    route. One that is not served is returned where it is fairly sure.
     """
+    if found[0].unsupported:
+        return found[0]
+    found = [candidate for candidate in found if candidate.served]
     for candidate in found:
         models = models_between(candidate.language)
-        if candidate.confidence >= (SURE if models is None else LIKELY if models == 0 else 0):
+        if is_sure(candidate, found) if models is None else candidate.confidence >= (LIKELY if models == 0 else 0):
             return candidate
     return found[0]
+
+
+def is_sure(best: Detected, found: Sequence[Detected]) -> bool:
+    """Whether the text is likely in this served language, and surely in no other that is served."""
+    served = sum(candidate.confidence for candidate in found if candidate.served)
+    return best.confidence >= max(LIKELY, SURE / 100 * served)
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,14 @@ class ChosenDirection:
     source: str
     target: str
     recognised: bool = False
+
+
+@dataclass(frozen=True)
+class TextRun:
+    """Sentences of a text that follow each other; `left` says why they are to stay as they are, "" if they are not."""
+
+    piece: TextPiece
+    left: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,11 +107,16 @@ class DirectionQuery:
         """Choose the direction for a text, or for a stream that cannot be read ahead (None); UserError if none fits."""
         source, target = self._known("--from", self.source), self._known("--to", self.target)
         ends = tuple(dict.fromkeys(end for _, end in self.pairs))
-        if not source and not target and len(ends) == 1:
-            return ChosenDirection("", ends[0])
         if source:
             return self._checked(ChosenDirection(source, target), text)
-        if text is not None and (not target or importlib.util.find_spec("py3langid") is not None):
+        if text is not None:
+            translated = [run.piece.text for run in self.parts(text, target) if not run.left]
+            text = " ".join(translated) or text
+        if not target and len(ends) == 1:
+            if text is not None:
+                self._check_supported(text)
+            return ChosenDirection("", ends[0])
+        if text is not None:
             return self._recognised(text, target)
         if not target:
             raise UserError(f"--to: not given; which of {', '.join(ends)} is it to be translated to?")
@@ -106,18 +131,70 @@ class DirectionQuery:
             )
         return known
 
+    def parts(self, text: str, target: str) -> list[TextRun]:
+        """Split a text where some sentences are in the target already or in a language that the model does not know.
+
+        Only what script and words make plain counts, and the tables are read for texts with hardly a known word alone.
+        """
+        if self.source:
+            return [TextRun(TextPiece(text, ""))]
+        found: list[TextRun] = []
+        for part, language in self._detector.sentence_languages(text):
+            if language and not self._detector.is_served(language):
+                language = self._unsupported(part.text) or language  # by its right name
+            left = self._objection(language, target)
+            if found and (found[-1].left == left or not part.text):
+                last = found.pop()
+                part = TextPiece(last.piece.text + last.piece.space + part.text, part.space)
+            found.append(TextRun(part, left))
+        if len(found) == 1 and not found[0].left and self._detector.is_strange(text):
+            return [TextRun(found[0].piece, self._objection(self._unsupported(text), target))]
+        return found or [TextRun(TextPiece(text, ""))]
+
+    def _unsupported(self, text: str) -> str:
+        """The language of a text that is in none of the model's, or ""; reads the tables if they are there."""
+        if not _can_detect():
+            plain = self._detector.plain(text)
+            return "" if self._detector.is_served(plain) else plain
+        best = self._detector.detect(text)[0]
+        return best.language if best.unsupported else ""
+
+    def _objection(self, language: str, target: str) -> str:
+        """Why a text in this language is not translated, or ""."""
+        if not language:
+            return ""
+        name = f"{name_of(language)} ({language})"
+        if not self._detector.is_served(language):
+            return f"this looks like {name}; the model translates {', '.join(map(name_of, self._sources))}"
+        return f"this is {name} already" if language == target else ""
+
+    def _check_supported(self, text: str) -> None:
+        """Raise UserError for a text in a language that the model does not know."""
+        plain = self._detector.plain(text)
+        if not (plain and self._detector.is_served(plain)) and (language := self._unsupported(text)):
+            raise UserError(
+                f"{_short(text)}: {self._objection(language, '')}; if it is one of these, say so with --from"
+            )
+
+    @property
+    def _sources(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(source for source, _ in self.pairs))
+
     def _recognised(self, text: str, target: str) -> ChosenDirection:
-        plain = plain_language(text, self.languages)
+        self._check_supported(text)
+        plain = self._detector.plain(text)
         if plain and (plain, target) in self.pairs:
             return ChosenDirection(plain, target, True)
+        if target and not plain and not _can_detect():
+            return ChosenDirection("", target)
         with needed_by("without --to, telling which language a text is in", extra="serve"):
             found = self._detector.detect(text)
         if target:
             best = likely_source(found, lambda source: self._models_between(source, target))
-            if best.confidence < SURE:
+            if not is_sure(best, found):
                 return ChosenDirection("", target)
             return self._checked(ChosenDirection(best.language, target, True), text)
-        best = found[0]
+        best = next(candidate for candidate in found if candidate.served)
         if best.confidence < LIKELY:
             raise UserError(
                 f"{_short(text)}: too little to tell which language it is in; say what to translate it to with --to"
@@ -149,3 +226,8 @@ class DirectionQuery:
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+def _can_detect() -> bool:
+    """Whether the tables can be read: they are no part of the smallest installation."""
+    return importlib.util.find_spec("py3langid") is not None

@@ -28,6 +28,7 @@ from transduce.search import SearchConfig
 from transduce.search.settings import Beam
 from transduce.text.alignment import Alignment, Unit
 from transduce.text.languages import language_of_tag
+from transduce.text.protect import protected_spans
 from transduce.text.term_files import read_glossary
 from transduce.text.terms import (
     Glossary,
@@ -68,19 +69,27 @@ def _glossary(given: Any) -> Glossary:
     raise DataError(f"glossary: expected a Glossary, the path of a file, or {{term: translation}}, got {given!r}")
 
 
-def find_terms(glossaries: Sequence[Glossary], texts: Sequence[str], to: Sequence[str]) -> list[tuple[TermMatch, ...]]:
-    """The terms in each text, by the language that it is translated to; the source language may be any."""
-    return [
-        TermMatcher.of(glossaries, "", language_of_tag(target) or target).find(text)
-        for text, target in zip(texts, to, strict=True)
+def find_terms(texts: Sequence[str], options: TranslateOptions) -> list[tuple[TermMatch, ...]]:
+    """The terms in each text, by its languages, as far as they are known; none in spans that are kept as they are."""
+    terms = options.terms or [
+        TermMatcher.of(options.glossary, source, language_of_tag(target) or target).find(text)
+        for text, source, target in zip(texts, options.source, options.to, strict=True)
     ]
+    if not options.protect:
+        return [*terms]
+    return [_outside(found, text) if found else () for found, text in zip(terms, texts, strict=True)]
+
+
+def _outside(found: tuple[TermMatch, ...], text: str) -> tuple[TermMatch, ...]:
+    spans = protected_spans(text)
+    return tuple(one for one in found if not any(one.start < span.stop and span.start < one.stop for span in spans))
 
 
 def keep_terms(
     texts: Sequence[str], search: SearchConfig, options: TranslateOptions, translate: _Translates, align: _Aligns
 ) -> list[Translation]:
     """Translate texts, and place the terms that the translations lack; the options have one value per text."""
-    terms = options.terms or find_terms(options.glossary, texts, options.to)
+    terms = find_terms(texts, options)
     made = translate(texts, search, options)
     drafts = [
         _Draft(number, rank, found.text, wanted)
@@ -222,6 +231,7 @@ class _Placing:
         if len(spans) != len(self.alignment.target) or not lacking:
             return
         taken = [span for match in self.draft.wanted for span in self.draft.spans(match)]
+        taken += [(span.start, span.stop) for span in protected_spans(self.draft.text)]
         chosen: list[tuple[int, int, str]] = []
         for match, units in self._sources(lacking):
             room = Counter(m.term.target for m in self.draft.wanted)[match.term.target] - len(self.draft.spans(match))
@@ -260,7 +270,7 @@ class _Placing:
         free = [
             target
             for target, (start, stop) in enumerate(spans)
-            if _WORD.search(text, start, stop) and all(stop <= a or b <= start for a, b in taken)
+            if _LETTERS.search(text, start, stop) and all(stop <= a or b <= start for a, b in taken)
         ]
         links = zip(alignment.links, alignment.strengths, strict=True)
         linked = {target: strength for (source, target), strength in links if source in units and target in free}
@@ -293,6 +303,7 @@ def _spans(units: Sequence[str], text: str, unit: Unit) -> list[tuple[int, int]]
 
 _ELISION = re.compile(r"\w{1,2}['’](?=\w)")  # French: l'image
 _WORD = re.compile(r"\w+")
+_LETTERS = re.compile(r"[^\W\d_]")  # a number is no translation of a term
 
 
 def _trimmed(text: str, start: int, stop: int, term: str) -> tuple[int, int] | None:

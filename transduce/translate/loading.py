@@ -145,7 +145,7 @@ def _open_native(folder: Path, trust: bool) -> Translator:
     search = read_search(folder, trust)
     engine = NativeEngine(folder / NATIVE, tokenizers.source.symbols, tokenizers.target.symbols)
     engine.check_sizes(tokenizers.source.size, tokenizers.target.size)
-    return Translator(engine, tokenizers, search, facts.longest, decoder=ConvertedDecoder())
+    return Translator(engine, tokenizers, search, facts.longest, decoder=ConvertedDecoder(), protect=True)
 
 
 def _open_torch(
@@ -190,6 +190,7 @@ def _open_torch(
         decoder=config.model.decoder,
         search_tokens=engine.search_tokens,
         reading=reading,
+        protect=True,
     )
 
 

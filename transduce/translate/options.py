@@ -20,6 +20,7 @@ from transduce.search.constraints import CancelToken, DecodingConstraints
 from transduce.text.alignment import Unit
 from transduce.text.terms import Glossary, TermMatch
 from transduce.text.tokenizer import Tokenizer
+from transduce.translate.safeguards import Decode
 
 T = TypeVar("T")
 Words = Sequence[str] | Sequence[Sequence[str]]  # one list for all texts, or one a text
@@ -39,6 +40,9 @@ class TranslateOptions:
     align: Unit | None = None
     dense: bool = True
     cancel_tokens: Sequence[CancelToken] = ()
+    protect: bool | None = None
+    patterns: Sequence[str] = ()
+    source: str | Sequence[str] = ""
     tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of texts that the caller has tokenized already
     glossary: Sequence[Glossary] = ()
     terms: Sequence[tuple[TermMatch, ...]] = ()  # one a text: those that the caller has found already, for `glossary`
@@ -54,6 +58,7 @@ class TranslateOptions:
             self,
             prefixes=part_of("prefixes", self.prefixes, begin, count),
             to=part_of("to", self.to, begin, count),
+            source=part_of("source", self.source, begin, count),
             include=words_of("include", self.include, begin, count),
             exclude=words_of("exclude", self.exclude, begin, count),
             cancel_tokens=one_a_text("cancel_tokens", self.cancel_tokens, begin, count) if self.cancel_tokens else (),
@@ -66,15 +71,34 @@ class TranslateOptions:
             self,
             prefixes=[self.prefixes[number] for number in numbers],
             to=[self.to[number] for number in numbers],
+            source=[self.source[number] for number in numbers],
             include=[self.include[number] for number in numbers],
             exclude=[self.exclude[number] for number in numbers],
             cancel_tokens=[self.cancel_tokens[number] for number in numbers] if self.cancel_tokens else (),
             terms=[self.terms[number] for number in numbers] if self.terms else (),
         )
 
+    def of_decodes(self, decodes: Sequence[Decode]) -> TranslateOptions:
+        """The options of what safeguards request, from those of the texts it is for, which have one value per text."""
+        numbers = [decode.number for decode in decodes]
+        own = [self.prefixes[decode.number] if decode.prefix is None else decode.prefix for decode in decodes]
+        return replace(
+            self,
+            prefixes=own,
+            to=[self.to[decode.number] if decode.to is None else decode.to for decode in decodes],
+            include=[[*self.include[n], *decode.include] for n, decode in zip(numbers, decodes, strict=True)],
+            exclude=[self.exclude[n] for n in numbers],
+            cancel_tokens=[self.cancel_tokens[n] for n in numbers] if self.cancel_tokens else (),
+        )
+
     def check_all_used(self, count: int) -> None:
         """Raise DataError if there are more values than texts."""
-        for name, given in (("prefixes", self.prefixes), ("to", self.to), ("cancel_tokens", self.cancel_tokens)):
+        for name, given in (
+            ("prefixes", self.prefixes),
+            ("to", self.to),
+            ("source", self.source),
+            ("cancel_tokens", self.cancel_tokens),
+        ):
             check_all_used(name, given, count)
         for name, words in (("include", self.include), ("exclude", self.exclude)):
             if not for_all(name, words):
@@ -168,10 +192,19 @@ _ALONE = re.compile(r"\bi\b")
 def lowercase_shouting(
     texts: Sequence[str], constraints: Sequence[DecodingConstraints], tokenizer: Tokenizer
 ) -> tuple[list[str], list[bool]]:
-    """Lowercase texts in capitals and say which they were; texts with forced words stay as written."""
-    free = [not (constraint.prefix or constraint.include or constraint.exclude) for constraint in constraints]
-    loud = [may_change and is_loud(text, tokenizer) for text, may_change in zip(texts, free, strict=True)]
+    """Lowercase texts in capitals and say which they were; texts with forced words that have a case stay as written."""
+    loud = [
+        is_loud(text, tokenizer) and _without_case(constraint, tokenizer)
+        for text, constraint in zip(texts, constraints, strict=True)
+    ]
     return [small(text) if shouts else text for text, shouts in zip(texts, loud, strict=True)], loud
+
+
+def _without_case(constraint: DecodingConstraints, tokenizer: Tokenizer) -> bool:
+    """Whether all forced words are alike in capitals and small letters."""
+    phrases = [constraint.prefix, *constraint.exclude, *(way for ways in constraint.include for way in ways)]
+    pieces = tokenizer.pieces([token for phrase in phrases for token in phrase])
+    return all(piece.lower() == piece.upper() for piece in pieces)
 
 
 def is_loud(text: str, tokenizer: Tokenizer) -> bool:

@@ -7,11 +7,12 @@ what runs the model is an `Engine`.
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -27,6 +28,7 @@ from transduce.search.constraints import (
 )
 from transduce.search.settings import Beam, Limits, check_search, checked_prefix, require, require_few
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
+from transduce.text.protect import MARKS, own_patterns, protected_spans
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers
 from transduce.translate.glossaries import GlossaryLike, glossaries_of, keep_terms
@@ -41,6 +43,7 @@ from transduce.translate.options import (
     restore_case,
     texts_of,
 )
+from transduce.translate.safeguards import SEVERAL, Decode, Safeguards, together
 
 if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
     from transduce.data.readers import Reading
@@ -72,7 +75,8 @@ class Translator:
     ends (or the best places there are), translated in parts and joined again. `batch_tokens` bounds a batch;
     `search_tokens`, if given, the tokens handed to an engine that batches itself. `decoder` is the config of
     the model's decoder: searches that do not fit it are refused. With a `reading` texts are paths of recordings or
-    pictures, or their samples, pixels or frames as arrays; long recordings are cut where they are quiet.
+    pictures, or their samples, pixels or frames as arrays; long recordings are cut where they are quiet. `protect`
+    keeps spans such as URLs where a call does not say otherwise.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Translator:
         decoder: Any = None,
         search_tokens: int = 0,
         reading: Reading | None = None,
+        protect: bool = False,
     ) -> None:
         self.engine = engine
         self.tokenizers = tokenizers
@@ -95,6 +100,7 @@ class Translator:
         self.search_tokens = search_tokens
         self.window = 8000 if search_tokens else 1000  # texts that `stream` runs at once
         self.reading = reading
+        self.protect = protect
 
     @overload
     def __call__(self, text: str, **options: Any) -> str: ...
@@ -107,21 +113,12 @@ class Translator:
         return [translation.text for translation in self.translate(text, **options)]
 
     def translate(
-        self,
-        texts: Sequence[str],
-        *,
-        beam: int = 0,
-        n_best: int = 1,
-        search: SearchConfig | None = None,
-        to: str | Sequence[str] = "",
-        prefixes: str | Sequence[str] = "",
-        include: Words = (),
-        exclude: Words = (),
-        align: Unit | None = None,
-        dense: bool = True,
-        cancel_tokens: Sequence[CancelToken] = (),
+        self, texts: Sequence[str], *, beam: int = 0, n_best: int = 1, search: SearchConfig | None = None,
+        to: str | Sequence[str] = "", prefixes: str | Sequence[str] = "", include: Words = (), exclude: Words = (),
+        align: Unit | None = None, dense: bool = True, cancel_tokens: Sequence[CancelToken] = (),
+        protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "",
         glossary: GlossaryLike | Sequence[GlossaryLike] | None = None,
-    ) -> list[Translation]:
+    ) -> list[Translation]:  # fmt: skip
         """Translate texts: one Translation a text, in order, each a single line; a blank text gives an empty one.
 
         `n_best` requests that many of the model's own search, `beam` a beam search of that size, which finds as many at
@@ -133,36 +130,56 @@ class Translator:
         `align` gives each its `alignment` with the source, in "words" or "pieces", by a second pass of the model;
         without `dense` it has links and their strengths alone, and no matrix of weights.
         `cancel_tokens`, one a text, let another thread end the work on a text between two steps: what comes is not
-        `finished`.
+        `finished`. `protect` keeps URLs, placeholders, code and other spans that are no language letter for letter;
+        None: as the translator was made. `patterns` are regular expressions of further spans to keep.
+        `source` is the language code of the texts, if known (one, or one a text): their numbers are read by its rules.
         `glossary` has terms that must be translated so: a `Glossary`, the path of its file, {term: translation}, or
         several of these, the first preferred. Terms that could not be placed are `missing_terms` of the translation.
         """
         options = TranslateOptions(
-            *(beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens),
+            *(
+                beam,
+                n_best,
+                search,
+                to,
+                prefixes,
+                include,
+                exclude,
+                align,
+                dense,
+                cancel_tokens,
+                protect,
+                patterns,
+                source,
+            ),
             glossary=glossaries_of(glossary),
         )
         return list(self.run(texts, options))
 
     def stream(
-        self,
-        texts: Iterable[str],
-        *,
-        beam: int = 0,
-        n_best: int = 1,
-        search: SearchConfig | None = None,
-        to: str | Sequence[str] = "",
-        prefixes: str | Sequence[str] = "",
-        include: Words = (),
-        exclude: Words = (),
-        align: Unit | None = None,
-        dense: bool = True,
-        cancel_tokens: Sequence[CancelToken] = (),
-        glossary: GlossaryLike | Sequence[GlossaryLike] | None = None,
-        window: int = 0,
-    ) -> Iterator[Translation]:
+        self, texts: Iterable[str], *, beam: int = 0, n_best: int = 1, search: SearchConfig | None = None,
+        to: str | Sequence[str] = "", prefixes: str | Sequence[str] = "", include: Words = (), exclude: Words = (),
+        align: Unit | None = None, dense: bool = True, cancel_tokens: Sequence[CancelToken] = (),
+        protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "",
+        glossary: GlossaryLike | Sequence[GlossaryLike] | None = None, window: int = 0,
+    ) -> Iterator[Translation]:  # fmt: skip
         """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
         options = TranslateOptions(
-            *(beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens),
+            *(
+                beam,
+                n_best,
+                search,
+                to,
+                prefixes,
+                include,
+                exclude,
+                align,
+                dense,
+                cancel_tokens,
+                protect,
+                patterns,
+                source,
+            ),
             glossary=glossaries_of(glossary),
         )
         return self.run(texts, options, window)
@@ -172,13 +189,15 @@ class Translator:
         read = texts_of("texts", texts, "use translator(text), or [text]", files=self.reading is not None)
         search = self.choose_search(options.beam, options.n_best, options.search)
         options.check()
+        if options.protect is None or self.reading is not None:
+            options = replace(options, protect=self.protect and self.reading is None)
         begun = 0
         for group in groups(read, window or self.window):
             of_group = options.of_texts(begun, len(group))
             if options.glossary or options.terms:
-                yield from keep_terms(group, search, of_group, self._translate, self.align)
+                yield from keep_terms(group, search, of_group, self._guarded, self.align)
             else:
-                yield from self._translate(group, search, of_group)
+                yield from self._guarded(group, search, of_group)
             begun += len(group)
         options.check_all_used(begun)
 
@@ -317,8 +336,68 @@ class Translator:
             return [replace(limits, cancel_token=one) for limits, one in zip(found, options.cancel_tokens, strict=True)]
         return found
 
+    def _guarded(self, texts: Sequence[str], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
+        """Translate the texts of one window and keep their spans; the options have one value per text."""
+        if not options.protect:
+            return self._translate(texts, search, options)
+        own = own_patterns(options.patterns, "patterns")
+        spans = [protected_spans(text, own) for text in texts]
+        steps = together(
+            [
+                self._safeguards(number, own, search, options).translate(text, spans[number], options.prefixes[number])
+                for number, text in enumerate(texts)
+            ]
+        )
+        decodes = next(steps)
+        while True:
+            try:
+                decodes = steps.send(self._decoded(decodes, search, options))
+            except StopIteration as end:
+                return cast("list[Translation]", end.value)
+
+    def _safeguards(
+        self, number: int, own: tuple[re.Pattern[str], ...], search: SearchConfig, options: TranslateOptions
+    ) -> Safeguards:
+        """The safeguards of one text."""
+        tag, source = self._tag(options.to[number]), options.source[number]
+        return Safeguards(
+            number,
+            symbols=self._has_marks,
+            beam=isinstance(search, Beam),
+            bound=bool(options.include[number] or options.prefixes[number]),
+            aligned=options.align is not None,
+            fits=lambda part: len(self._source(part, tag)) < self.longest,
+            own=own,
+            source=source,
+            target=options.to[number],
+            ranking=isinstance(search, Beam)
+            and search.n_best == 1
+            and options.align is None
+            and bool(options.to[number] and source and self.tokenizers.source.has_tag(source)),
+        )
+
+    @cached_property
+    def _has_marks(self) -> bool:
+        """Whether the model has learned marks for spans."""
+        return all(tokenizer.has_piece(MARKS[0]) for tokenizer in (self.tokenizers.source, self.tokenizers.target))
+
+    def _decoded(self, decodes: Sequence[Decode], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
+        """Translate what safeguards request, in a batch of each kind; what needs a beam search gets one."""
+        kinds: dict[tuple[SearchConfig, Unit | None], list[int]] = {}
+        for i, decode in enumerate(decodes):
+            held = decode.n_best > 1 or (decode.include and not isinstance(search, Beam))
+            by = self._asked_for(SEVERAL, decode.n_best, None) if held else search
+            kinds.setdefault((by, decode.align), []).append(i)
+        made: dict[int, Translation] = {}
+        for (by, align), chosen in kinds.items():
+            members = [decodes[i] for i in chosen]
+            own = options.of_decodes(members)
+            found = self._translate([one.text for one in members], by, replace(own, align=align or own.align))
+            made.update(zip(chosen, found, strict=True))
+        return [made[i] for i in range(len(decodes))]
+
     def _translate(self, texts: Sequence[str], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
-        """Translate the texts of one window; the options have one value per text."""
+        """Translate texts as they are; the options have one value per text."""
         constraints, align = self._constraints(options), options.align
         tags, loud = [*map(self._tag, options.to)], [False] * len(texts)
         if self.reading is None:

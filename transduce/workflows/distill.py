@@ -160,7 +160,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Taught:
+class ChunkTargets:
     """The targets of a chunk: the length of each, which of them are the original ones, all tokens end to end."""
 
     lengths: npt.NDArray[np.uint32]
@@ -172,7 +172,7 @@ class Taught:
         write_bytes(path, zlib.crc32(content).to_bytes(4, "little"), content)
 
     @classmethod
-    def read(cls, path: Path, count: int, dtype: str) -> Taught:
+    def read(cls, path: Path, count: int, dtype: str) -> ChunkTargets:
         """Read what `write` wrote of `count` targets."""
         content = path.read_bytes()
         if len(content) < 4 + 5 * count or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
@@ -195,7 +195,7 @@ def translate_chunk(work: Work, task: tuple[int, Integers]) -> int:
         kept[index] = not usable
         targets.append(_nearest(usable, original.tolist(), translator) if usable else original.tolist())
     tokens = np.array([token for target in targets for token in target], np.dtype(work.dtype).newbyteorder("<"))
-    Taught(np.array([len(target) for target in targets], "<u4"), kept, tokens).write(work.path(number))
+    ChunkTargets(np.array([len(target) for target in targets], "<u4"), kept, tokens).write(work.path(number))
     return len(pairs)
 
 
@@ -421,8 +421,8 @@ def _tasks(chunks: Chunks, numbers: Sequence[int]) -> Iterator[tuple[int, Intege
 def _assemble(work: Work, chunks: Chunks, corpus: Corpus, output: Path, facts: dict[str, Any]) -> Distilled:
     """Assemble the new corpus from all chunks, then delete them."""
 
-    def taught(number: int) -> Taught:
-        return Taught.read(work.path(number), len(chunks.pairs(number)), work.dtype)
+    def taught(number: int) -> ChunkTargets:
+        return ChunkTargets.read(work.path(number), len(chunks.pairs(number)), work.dtype)
 
     def targets() -> Iterator[Targets]:
         for number in range(len(chunks)):

@@ -33,7 +33,7 @@ EVERYDAY: Sentences = {  # for the shipped model
 
 
 @dataclass(frozen=True)
-class Said:
+class TourTranslation:
     """A sentence, the language it was translated to, and the translation."""
 
     text: str
@@ -57,7 +57,9 @@ def tour(translator: Translator, folder: Path, sentences: Sentences, console: Co
     _next(console, every[0], str(folder) if named else "")
 
 
-def _translations(console: Console, translator: Translator, pairs: Pairs, sentences: Sentences) -> list[Said]:
+def _translations(
+    console: Console, translator: Translator, pairs: Pairs, sentences: Sentences
+) -> list[TourTranslation]:
     every = []
     for begin, texts in sentences.items():
         ends = [end for source, end in pairs if source == begin]
@@ -66,13 +68,13 @@ def _translations(console: Console, translator: Translator, pairs: Pairs, senten
             table.add_row("", f"[dim]{name_of(begin)}[/]", f"[bold]{_plain(text)}[/]")
             for end, words in zip(ends, translator([text] * len(ends), to=ends), strict=True):
                 table.add_row("", f"[dim]{name_of(end)}[/]", _plain(words))
-                every.append(Said(text, end, words))
+                every.append(TourTranslation(text, end, words))
             console.print()
             console.print(table)
     return every
 
 
-def _attention(console: Console, translator: Translator, said: Said) -> None:
+def _attention(console: Console, translator: Translator, said: TourTranslation) -> None:
     """Show attention between words, or between pieces where a side is one word or has no spaces."""
     unit: Unit = "words" if min(len(said.text.split()), len(said.words.split())) > 1 else "pieces"
     (found,) = translator.align([said.text], [said.words], said.to, unit)
@@ -83,7 +85,7 @@ def _attention(console: Console, translator: Translator, said: Said) -> None:
     draw(console, np.asarray(found.weights, dtype=np.float32), found.target, found.source)
 
 
-def _alternatives(console: Console, translator: Translator, said: Said) -> list[str]:
+def _alternatives(console: Console, translator: Translator, said: TourTranslation) -> list[str]:
     """Show alternative words in the middle of a translation; return the likeliest whole one that differs."""
     words = said.words.split()
     before = " ".join(words[: len(words) // 2]) + " " if len(words) > 1 else said.words[: len(said.words) // 2]
@@ -107,7 +109,7 @@ def _with_word(alternative: Alternative, before: str) -> str:
     return f"{_plain(text[:start])}[bold]{_plain(word)}[/]{_plain(text[end:])}"
 
 
-def _score(console: Console, translator: Translator, said: Said, others: Sequence[str]) -> None:
+def _score(console: Console, translator: Translator, said: TourTranslation, others: Sequence[str]) -> None:
     """Show the probability of the translation, beside another one if there is one."""
     texts = [said.words, *others]
     best, *rest = translator.score([said.text] * len(texts), texts, said.to)
@@ -127,7 +129,7 @@ def _measured(console: Console, folder: Path) -> None:
         console.print(f"BLEU on sentences that it never saw: {figures}; more in {folder / 'README.md'}", soft_wrap=True)
 
 
-def _next(console: Console, said: Said, folder: str) -> None:
+def _next(console: Console, said: TourTranslation, folder: str) -> None:
     console.print("\n[bold]Now you:[/]")
     model = f" {folder}" if folder else ""
     lines = [

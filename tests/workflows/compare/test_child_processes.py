@@ -13,7 +13,7 @@ import pytest
 
 from transduce.core.plugins import import_path, own_class
 from transduce.objectives import ObjectiveConfig
-from transduce.workflows.compare.run import ChildTask, Ended, run_tasks
+from transduce.workflows.compare.run import ChildTask, TaskOutcome, run_tasks
 
 MODULE = """
 import os, signal, sys, time
@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mine:
-    def build(self, tools):
+    def build(self, context):
         return None
 """
 
@@ -64,7 +64,7 @@ def order() -> list[str]:
 
 
 def test_one_after_the_other() -> None:
-    assert run_tasks("Working", "steps", [task("a", "0"), task("b", "0")], jobs=1) == Ended({})
+    assert run_tasks("Working", "steps", [task("a", "0"), task("b", "0")], jobs=1) == TaskOutcome({})
     assert order() == ["+a", "-a", "+b", "-b"]
 
 
@@ -75,7 +75,7 @@ def test_the_current_folder_is_nothing_to_a_child(tmp_path: Path, monkeypatch: p
         (tmp_path / "here" / f"{name}.py").write_text("open('ran', 'w')", encoding="utf-8")
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr("sys.path", [one for one in sys.path if one])
-    assert run_tasks("Working", "steps", [task("a", "0")], jobs=1) == Ended({})
+    assert run_tasks("Working", "steps", [task("a", "0")], jobs=1) == TaskOutcome({})
     assert not Path("ran").exists()
 
 
@@ -92,7 +92,7 @@ def test_what_was_added_for_own_classes_a_child_adds_itself(tmp_path: Path, monk
 
 
 def test_two_at_a_time_with_few_threads() -> None:
-    assert run_tasks("Working", "steps", [task(name, "0.6") for name in "abc"], jobs=2, threads=3) == Ended({})
+    assert run_tasks("Working", "steps", [task(name, "0.6") for name in "abc"], jobs=2, threads=3) == TaskOutcome({})
     assert set(order()[:2]) == {"+a", "+b"}
     assert order().index("+c") > min(order().index("-a"), order().index("-b"))
     assert Path("logs/a.log").read_text(encoding="utf-8") == "words of a 3\n"
@@ -100,7 +100,7 @@ def test_two_at_a_time_with_few_threads() -> None:
 
 def test_one_that_needs_another_waits_for_it_and_the_next_goes_first() -> None:
     tasks = [task("a", "0.4"), task("b", "0", after="a"), task("c", "0")]
-    assert run_tasks("Working", "steps", tasks, jobs=2) == Ended({})
+    assert run_tasks("Working", "steps", tasks, jobs=2) == TaskOutcome({})
     assert order().index("+b") > order().index("-a")
     assert order().index("+c") < order().index("-a")
 
@@ -108,7 +108,7 @@ def test_one_that_needs_another_waits_for_it_and_the_next_goes_first() -> None:
 def test_one_that_needs_what_failed_is_not_begun(capsys: pytest.CaptureFixture[str]) -> None:
     """What another call has done is no task any more, and nothing waits for it."""
     tasks = [task("a", "fail"), task("b", "0", after="a"), task("c", "0", after="b"), task("d", "0", after="x")]
-    assert run_tasks("Working", "steps", tasks, jobs=1) == Ended(
+    assert run_tasks("Working", "steps", tasks, jobs=1) == TaskOutcome(
         {
             "a": "ValueError: it broke",
             "b": "not begun, for it needs a, which failed",
@@ -123,7 +123,7 @@ def test_a_failure_stops_no_other_and_is_reported(capsys: pytest.CaptureFixture[
     Path("logs").mkdir()
     Path("logs/a.log").write_text("an earlier attempt\n", encoding="utf-8")
     ended = run_tasks("Working", "steps", [task("a", "fail"), task("b", "die"), task("c", "0")], jobs=1)
-    assert ended == Ended({"a": "ValueError: it broke", "b": "killed by SIGKILL, after: words of b 1"})
+    assert ended == TaskOutcome({"a": "ValueError: it broke", "b": "killed by SIGKILL, after: words of b 1"})
     assert order()[-1] == "-c"
     said = capsys.readouterr().err
     assert "a: failed after 0 s: ValueError: it broke" in said
@@ -143,7 +143,7 @@ def test_a_signal_reaches_every_child_once_and_starts_no_other() -> None:
 
     threading.Thread(target=ask).start()
     ended = run_tasks("Working", "steps", [task(name, "stop") for name in "abc"], jobs=2)
-    assert ended == Ended({}, signal.SIGTERM)
+    assert ended == TaskOutcome({}, signal.SIGTERM)
     assert sorted(line for line in order() if line != "saved") == ["+a", "+b", "a", "b"]
 
 

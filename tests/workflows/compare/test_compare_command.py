@@ -52,7 +52,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Breaking:
-    def build(self, tools):
+    def build(self, context):
         raise RuntimeError("the objective broke")
 """
 

@@ -319,7 +319,7 @@ def test_the_recipes_are_whole(recipe: str) -> None:
 def test_the_page_names_every_recipe() -> None:
     page = (RECIPES.parent / "docs" / "pipeline.md").read_text(encoding="utf-8")
     found = sorted(path.name for path in RECIPES.glob("*.toml"))
-    assert ("zero", "one", "two", "Three")[len(found)] + " recipes are in `recipes/`" in page
+    assert ("zero", "one", "two", "Three", "Four")[len(found)] + " recipes are in `recipes/`" in page
     assert all(f"`{name}`" in page for name in found)
 
 
@@ -335,7 +335,29 @@ def test_the_general_recipe_learns_the_marks_and_never_trains_on_what_choices_ar
     assert not [path for path in read if any(name in path for name in kept)]
 
 
-@pytest.mark.parametrize(("recipe", "most"), [("everyday.toml", 25), ("general.toml", 40)])
+def test_the_recipe_for_a_cpu_learns_the_marks_and_reads_the_text_of_the_other() -> None:
+    plan, other = read_pipeline(RECIPES / "general-cpu.toml"), read_pipeline(RECIPES / "general.toml")
+    assert [type(one.stage) for one in plan.stages] == [
+        PrepareStage,
+        TrainStage,
+        ConvertStage,
+        EvaluateStage,
+        CardStage,
+    ]
+    corpus, student, *_ = (one.stage for one in plan.stages)
+    assert isinstance(corpus, PrepareStage)
+    assert isinstance(student, TrainStage)
+    assert corpus.text == str(other.output("text"))
+    tokenizer = corpus.settings["tokenizer"]
+    assert tuple(tokenizer["symbols"]) == MARKS
+    assert len(set(tokenizer["instead_of"])) == len(MARKS)
+    assert tokenizer["folder"] == student.settings["training"]["start_from"] + "/tokenizer"
+    assert [one.stage.license for one in plan.stages if isinstance(one.stage, CardStage)] == [
+        one.stage.license for one in other.stages if isinstance(one.stage, CardStage)
+    ]
+
+
+@pytest.mark.parametrize(("recipe", "most"), [("everyday.toml", 25), ("general.toml", 40), ("general-cpu.toml", 25)])
 def test_the_student_of_the_recipe_is_small_enough_to_give_away(recipe: str, most: int) -> None:
     torch = pytest.importorskip("torch", reason="models are trained by it: pip install transduce[train]")
     from transduce.experiment import Config

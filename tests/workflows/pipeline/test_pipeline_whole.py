@@ -41,10 +41,10 @@ class Made:
     @property
     def products(self) -> dict[str, str]:
         """A hash of what every stage made, by stage."""
-        from transduce.workflows.pipeline.run import Stamps
+        from transduce.workflows.pipeline.run import StageStamps
 
         plan = read_pipeline(RECIPE, self.words)
-        return {stage.name: Stamps(plan).made(stage.name, "test") for stage in plan.stages}
+        return {stage.name: StageStamps(plan).made(stage.name, "test") for stage in plan.stages}
 
 
 def words(place: Path, folder: Path) -> list[str]:

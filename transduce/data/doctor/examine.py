@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +28,7 @@ from transduce.core.processes import ordered_map
 from transduce.core.progress import Progress
 from transduce.data.doctor.checks import Checked, Doctor, Examiner, HashStore, Positions, repeats, shared
 from transduce.data.doctor.report import PLACES, CorpusReport, DoctorReport, Outcome, Tally
-from transduce.data.formats.inventory import Contents, LineRange, read_line_ranges
+from transduce.data.formats.inventory import IndexedCorpus, LineRange, read_line_ranges
 from transduce.data.formats.parallel import Chunk, ParallelText
 from transduce.data.prepare.work_folder import FinishedPart, PartWriter, WorkFolder, gather
 from transduce.data.readers import FileReader
@@ -55,6 +55,19 @@ class Profile:
             _count(self.target, right)
             self.texts += 1
 
+    def include(self, other: Profile) -> None:
+        """Add the counts of another corpus."""
+        self.source.update(other.source)
+        self.target.update(other.target)
+        self.texts += other.texts
+
+    def without(self, other: Profile) -> Profile:
+        """The rest, where `other` was included."""
+        rest = Profile(self.source.copy(), self.target.copy(), self.texts - other.texts)
+        rest.source.subtract(other.source)
+        rest.target.subtract(other.target)
+        return rest
+
 
 def sample(source: Sequence[str], target: Sequence[str], lines: Sequence[int]) -> list[tuple[str, str]]:
     """Sample pairs for a profile by line number: from ten regions of each file."""
@@ -69,9 +82,7 @@ def crossed_likeness(profile: Profile, others: Sequence[Profile]) -> tuple[float
     """Likeness of the same sides and of the crossed sides, from 0 to 1; None if there is too little text."""
     rest = Profile()
     for other in others:
-        rest.source.update(other.source)
-        rest.target.update(other.target)
-        rest.texts += other.texts
+        rest.include(other)
     if min(profile.texts, rest.texts) < FEWEST_TEXTS:
         return None
     straight = _likeness(profile.source, rest.source) + _likeness(profile.target, rest.target)
@@ -164,7 +175,7 @@ class _ExaminedPart:
 
 def examine_line_ranges(
     work: WorkFolder,
-    corpora: Sequence[Contents],
+    corpora: Sequence[IndexedCorpus],
     line_ranges: Sequence[LineRange],
     doctor: Doctor,
     workers: int,
@@ -265,7 +276,7 @@ class Examination:
 
 
 def open_examined(
-    work: WorkFolder, corpora: Sequence[Contents], line_ranges: Sequence[LineRange], doctor: Doctor
+    work: WorkFolder, corpora: Sequence[IndexedCorpus], line_ranges: Sequence[LineRange], doctor: Doctor
 ) -> Examination:
     """Open the parts of all line ranges, before `join`: no pair is marked."""
     sections = [Section(contents.split, contents.text) for contents in corpora]
@@ -393,8 +404,10 @@ def _find_repeats(examination: Examination, train: _Hashes) -> None:
 
 def _find_swapped(sections: list[Section]) -> None:
     """Warn of corpora whose sides look swapped; only those with the same tag are comparable."""
+    totals = defaultdict[str, Profile](Profile)
     for section in sections:
-        others = [o.profile for o in sections if o is not section and o.text.tag == section.text.tag]
-        if look_swapped(section.profile, others):
+        totals[section.text.tag].include(section.profile)
+    for section in sections:
+        if look_swapped(section.profile, [totals[section.text.tag].without(section.profile)]):
             note = "its source looks like the targets of the other corpora, its target like their sources"
             section.tally.add("swapped", "warning", section.read, note=note)

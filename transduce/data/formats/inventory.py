@@ -373,7 +373,7 @@ class LineRange:
 
 
 @dataclass(frozen=True)
-class Contents:
+class IndexedCorpus:
     """One corpus of one split, with all its files indexed."""
 
     split: str
@@ -392,13 +392,13 @@ class Contents:
         ]
 
     @classmethod
-    def from_list(cls, split: str, text: ParallelText, found: list[list[dict[str, Any] | None]]) -> Contents:
+    def from_list(cls, split: str, text: ParallelText, found: list[list[dict[str, Any] | None]]) -> IndexedCorpus:
         """Rebuild the contents from the result of `as_list`."""
         indexes = [[FileIndex(**{**i, "starts": tuple(i["starts"])}) if i else None for i in files] for files in found]
         return cls(split, text, tuple(PairedFiles(*files) for files in indexes))  # type: ignore[arg-type]
 
 
-def index_splits(splits: dict[str, tuple[ParallelText, ...]]) -> list[Contents]:
+def index_splits(splits: dict[str, tuple[ParallelText, ...]]) -> list[IndexedCorpus]:
     """Index all files, so that missing or mismatched ones are reported before hours of work."""
     for split, texts in splits.items():
         for number, text in enumerate(texts):
@@ -406,7 +406,7 @@ def index_splits(splits: dict[str, tuple[ParallelText, ...]]) -> list[Contents]:
     all_contents = []
     with Progress("Counting", None, "lines") as progress:
         for split, text in ((split, text) for split, texts in splits.items() for text in texts):
-            all_contents.append(Contents(split, text, tuple(index_text(text))))
+            all_contents.append(IndexedCorpus(split, text, tuple(index_text(text))))
             progress.advance(all_contents[-1].lines)
     for contents in all_contents:
         if contents.split != "train" and contents.lines == 0:
@@ -414,7 +414,7 @@ def index_splits(splits: dict[str, tuple[ParallelText, ...]]) -> list[Contents]:
     return all_contents
 
 
-def cut(corpora: Sequence[Contents], shards: int) -> list[LineRange]:
+def cut(corpora: Sequence[IndexedCorpus], shards: int) -> list[LineRange]:
     """Cut all corpora into line ranges in order, assigned to shards by number of lines."""
     total = sum(contents.lines for contents in corpora)
     longest = LONGEST if shards == 1 else max(1, min(LONGEST, -(-total // (EACH * shards))))
@@ -432,7 +432,7 @@ def cut(corpora: Sequence[Contents], shards: int) -> list[LineRange]:
 
 
 def read_line_ranges(
-    corpora: Sequence[Contents], line_ranges: Sequence[LineRange]
+    corpora: Sequence[IndexedCorpus], line_ranges: Sequence[LineRange]
 ) -> Iterator[tuple[LineRange, Chunk]]:
     """Yield the chunks of line ranges, in order; each file is opened once and never read backwards."""
     for (section, file), group in groupby(line_ranges, lambda line_range: (line_range.section, line_range.file)):

@@ -1,8 +1,8 @@
-r"""Parallel text as users keep it: two line-aligned files, or one TSV, JSONL or Parquet file; plain or compressed.
+r"""Parallel text as users keep it: two line-aligned files, or one file of both sides; plain or compressed.
 
 `ParallelText` names one corpus; inventory.py streams it as `Chunk`s of raw bytes with their file and line. Reading
-repairs, and counts: a byte order mark at the start of a file, "\r" at the end of a line, and a line break inside a JSON
-or Parquet text (it becomes a space, since a text is one line everywhere else).
+repairs, and counts: a byte order mark at the start of a file, "\r" at the end of a line, and a line break inside a text
+of a file of both sides (it becomes a space, since a text is one line everywhere else).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ParallelText:
     """One corpus: `source` and `target` name two line-aligned files, or `path` names one file that holds both sides.
 
     Each may be a glob; its matches are taken in sorted order. The format of `path` is read from its extension before
-    any .gz, .xz or .zst. `columns` says where the two sides are: column numbers from 0 for TSV, field names for JSONL
-    and Parquet; empty means columns 0 and 1, or the fields "source" and "target".
+    any .gz, .xz or .zst. `columns` says where the two sides are, by the numbers or names that the format has
+    (`FileFormat`); empty means the format's own.
     """
 
     source: str = ""
@@ -79,7 +79,7 @@ class ParallelText:
         return text.encode(errors="backslashreplace").decode()  # a file's name may not be valid text
 
     def files(self) -> list[tuple[str, str]]:
-        """List the files of the source side, each with its target file (the same one for TSV, JSONL, Parquet)."""
+        """List the files of the source side, each with its target file (the same one if it holds both sides)."""
         if self.path:
             return [(path, path) for path in _matches(self.path)]
         sources, targets = _matches(self.source), _matches(self.target)

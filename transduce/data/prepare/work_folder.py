@@ -26,7 +26,7 @@ from transduce.core.durable import lock_file, lock_folder, remove, sync_folder, 
 from transduce.core.errors import RunError
 from transduce.core.progress import say
 from transduce.data.corpus import file_digest, file_facts
-from transduce.data.formats.inventory import Contents, LineRange, Shard, cut, index_splits
+from transduce.data.formats.inventory import IndexedCorpus, LineRange, Shard, cut, index_splits
 from transduce.data.formats.parallel import ParallelText
 
 FACTS = "facts.json"
@@ -146,7 +146,7 @@ class PreparationPlan:
     """The plan of a preparation: its work folder, the corpora, and their line ranges."""
 
     work: WorkFolder
-    corpora: list[Contents]
+    corpora: list[IndexedCorpus]
     line_ranges: list[LineRange]
     shards: int
 
@@ -260,9 +260,9 @@ def begin(work: WorkFolder, splits: Splits, settings: dict[str, Any], shards: in
     return PreparationPlan(work, corpora, cut(corpora, shards), shards)
 
 
-def _contents(splits: Splits, files: list[Any]) -> list[Contents]:
+def _contents(splits: Splits, files: list[Any]) -> list[IndexedCorpus]:
     texts = [(split, text) for split, texts in splits.items() for text in texts]
-    return [Contents.from_list(split, text, found) for (split, text), found in zip(texts, files, strict=True)]
+    return [IndexedCorpus.from_list(split, text, found) for (split, text), found in zip(texts, files, strict=True)]
 
 
 def _setting_that_differs(before: dict[str, Any], now: dict[str, Any]) -> str:
@@ -282,7 +282,7 @@ def _flat(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{name}.{key}" if name else str(key))
 
 
-def _other_files(splits: Splits, corpora: Sequence[Contents]) -> str:
+def _other_files(splits: Splits, corpora: Sequence[IndexedCorpus]) -> str:
     for contents in corpora:
         names = [files.names for files in contents.files]
         links = [files.links.path for files in contents.files if files.links]
@@ -291,7 +291,7 @@ def _other_files(splits: Splits, corpora: Sequence[Contents]) -> str:
     return ""
 
 
-def _changed_file(corpora: Sequence[Contents]) -> str:
+def _changed_file(corpora: Sequence[IndexedCorpus]) -> str:
     indexes = (index for contents in corpora for files in contents.files for index in files.all)
     return next((f"{index.path} was changed" for index in indexes if not index.is_unchanged()), "")
 

@@ -58,12 +58,9 @@ class NativeEngine:
                 )
 
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        search: SearchConfig,
-        constraints: Sequence[DecodingConstraints],
-        keys: Sequence[int],
-    ) -> list[list[Hypothesis]]:
+        self, sources: Sequence[Sequence[int]], search: SearchConfig,
+        constraints: Sequence[DecodingConstraints], keys: Sequence[int],
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         """Hypotheses of each source, best first; none for a cancelled source."""
         if isinstance(search, MinimumBayesRisk):
             search = search.candidates

@@ -65,12 +65,9 @@ class TorchEngine:
             self.cache_pool = CachePool(static_model, source, target, device, compiled=graphs == "compiled")
 
     def search(
-        self,
-        sources: Sequence[Source],
-        search: SearchConfig,
-        constraints: Sequence[DecodingConstraints],
-        keys: Sequence[int],
-    ) -> list[list[Hypothesis]]:
+        self, sources: Sequence[Source], search: SearchConfig,
+        constraints: Sequence[DecodingConstraints], keys: Sequence[int],
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         with self._working(sources, search):
             if self.cache_pool is None:
                 return self._search(sources, search, constraints, keys)
@@ -107,12 +104,9 @@ class TorchEngine:
         return POOL_TOKENS if self.cache_pool else 0
 
     def _search(
-        self,
-        sources: Sequence[Source],
-        search: SearchConfig,
-        constraints: Sequence[DecodingConstraints],
-        keys: Sequence[int],
-    ) -> list[list[Hypothesis]]:
+        self, sources: Sequence[Source], search: SearchConfig,
+        constraints: Sequence[DecodingConstraints], keys: Sequence[int],
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         """Search eagerly, all sources in one batch."""
         tokens, mask = pad_any(sources, self.source)
         memory = self.model.encode(tokens.to(self.device), mask.to(self.device))
@@ -226,12 +220,9 @@ class CachePool:
         self.reported: set[str] = set()
 
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        search: SearchConfig,
-        constraints: Sequence[DecodingConstraints],
-        keys: Sequence[int],
-    ) -> list[list[Hypothesis]] | None:
+        self, sources: Sequence[Sequence[int]], search: SearchConfig,
+        constraints: Sequence[DecodingConstraints], keys: Sequence[int],
+    ) -> list[list[Hypothesis]] | None:  # fmt: skip
         """Hypotheses of each source, best first; None if the pool does not support the request."""
         plan = StaticSearchConfig.of(search, constraints, self.target, self.model.vocabulary)
         if plan is None:

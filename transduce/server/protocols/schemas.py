@@ -36,6 +36,7 @@ class TranslateRequest(Strict):
     prefix: str = Field("", description="How the translation must begin.")
     include: list[Word] = Field([], max_length=16, description="Words that must appear.")
     exclude: list[Word] = Field([], max_length=64, description="Words that must not appear.")
+    protect: bool = Field(True, description="Keep URLs, placeholders, code and the like as they are.")
     glossary: Identifier | Annotated[list[Identifier], Field(max_length=16)] | dict[str, str] = Field(
         "", description="Glossaries by id, the first preferred; or terms and their translations."
     )
@@ -222,7 +223,8 @@ class StatusShape(BaseModel):
 
 
 class Failure(BaseModel):
-    """Why a request was rejected: for people, and for programs."""
+    """Why a request was rejected: for people, and for programs; `language` is one that no model here translates."""
 
     error: str
     code: str
+    language: str = ""

@@ -82,6 +82,7 @@ async def _translate(request: Request) -> Response:
         given.prefix,
         tuple(given.include),
         tuple(given.exclude),
+        protect=given.protect,
         model=given.model,
         glossaries=requested(state, asker, given.glossary, 422),
         asker=asker,
@@ -182,7 +183,7 @@ def _lines(
 
 async def _one(flow: RequestRunner, plan: TextPlan, text: str, first: bool) -> Translation:
     """A sentence translated, or as it is where it is in the language already."""
-    return await flow.sentence(text, plan.hops, None, first) if plan.hops else Translation(text)
+    return await flow.sentence(text, plan.hops_of(text), None, first)
 
 
 async def _detect(request: Request) -> Response:

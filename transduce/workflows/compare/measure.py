@@ -34,6 +34,9 @@ from transduce.search.constraints import UNCONSTRAINED
 from transduce.training.run_folder import read_config
 from transduce.translate.model_folder import MODEL
 
+if TYPE_CHECKING:
+    from transduce.translate.translator import Translator
+
 
 @dataclass(frozen=True)
 class Point:
@@ -101,9 +104,6 @@ def _rate(reports: list[dict[str, Any]]) -> float | None:
         tokens += took * report["tokens_per_second"]
     return tokens / seconds if seconds > 0 else None
 
-
-if TYPE_CHECKING:
-    from transduce.translate.translator import Translator
 
 BATCHED = 32  # sentences in the larger batch
 TIMED_SENTENCES = 64  # evenly from the whole text

@@ -61,7 +61,7 @@ class ChildTask:
 
 
 @dataclass(frozen=True)
-class Ended:
+class TaskOutcome:
     """How tasks ended: `failures` by label, and the signal that stopped them all, if one did."""
 
     failures: dict[str, str]
@@ -115,7 +115,7 @@ class _Child:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def run_tasks(title: str, unit: str, tasks: Sequence[ChildTask], jobs: int, threads: int = 0) -> Ended:
+def run_tasks(title: str, unit: str, tasks: Sequence[ChildTask], jobs: int, threads: int = 0) -> TaskOutcome:
     """Run tasks, `jobs` at a time, each with `threads` CPU threads (0: its own choice). A failure stops no other."""
     environment = dict(os.environ)
     if threads:
@@ -138,7 +138,7 @@ def run_tasks(title: str, unit: str, tasks: Sequence[ChildTask], jobs: int, thre
             for child in running:
                 child.terminate()
                 child.close()
-    return Ended({} if stop.signal else failures, stop.signal)
+    return TaskOutcome({} if stop.signal else failures, stop.signal)
 
 
 def _next(waiting: Sequence[ChildTask], running: Sequence[_Child]) -> ChildTask | None:
@@ -185,7 +185,7 @@ MOST_JOBS = 8  # on one GPU: beyond it, small runs only wait for one another
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparisonOutcome:
     """The result of a comparison: results, unless a signal stopped it; `notes` are for the person watching."""
 
     results: Results | None
@@ -195,7 +195,7 @@ class Compared:
 
 def compare(
     file: str | Path, overrides: Sequence[str] = (), output: str | Path | None = None, jobs: int = 0
-) -> Compared:
+) -> ComparisonOutcome:
     """Train and measure all runs of a comparison file that are not done yet, `jobs` trainings at a time.
 
     `overrides` are `key=value` words for all variants; `output` defaults to runs/compare/NAME; `jobs` 0 is what suits
@@ -205,7 +205,7 @@ def compare(
     return run_plan(read_plan(file, overrides, folder), folder, jobs)
 
 
-def run_plan(plan: ComparisonPlan, output: Path, jobs: int = 0) -> Compared:
+def run_plan(plan: ComparisonPlan, output: Path, jobs: int = 0) -> ComparisonOutcome:
     """Do what is left of a plan in a folder."""
     parameters = check(plan, output)
     jobs = jobs or default_jobs(plan, parameters)
@@ -214,11 +214,11 @@ def run_plan(plan: ComparisonPlan, output: Path, jobs: int = 0) -> Compared:
     with RunLock(output):
         trained = _train(plan, output, jobs)
         if trained.signal:
-            return Compared(None, trained.signal)
+            return ComparisonOutcome(None, trained.signal)
         language = next((told.language for told in language_settings(plan) if told.language), "")
         measured = _measure([run for run in plan.runs if run.label not in trained.failures], output, language)
         if measured.signal:
-            return Compared(None, measured.signal)
+            return ComparisonOutcome(None, measured.signal)
         results = _collect(plan, output, {**trained.failures, **measured.failures})
         write_text(output / "results.json", results.as_json())
         write_text(output / "results.csv", as_csv(results))
@@ -226,8 +226,8 @@ def run_plan(plan: ComparisonPlan, output: Path, jobs: int = 0) -> Compared:
         try:
             pictures = draw_pictures(results, output)
         except UserError as error:  # without matplotlib there is a table all the same
-            return Compared(results, notes=(f"no pictures: {error}",))
-    return Compared(results, notes=(f"{output}: results.json, results.csv, table.md, {_names(pictures)}",))
+            return ComparisonOutcome(results, notes=(f"no pictures: {error}",))
+    return ComparisonOutcome(results, notes=(f"{output}: results.json, results.csv, table.md, {_names(pictures)}",))
 
 
 def _names(paths: Sequence[Path]) -> str:
@@ -310,7 +310,7 @@ def default_jobs(plan: ComparisonPlan, parameters: Mapping[str, int]) -> int:
 # -- doing it ----------------------------------------------------------------------------------------------------------
 
 
-def _train(plan: ComparisonPlan, output: Path, jobs: int) -> Ended:
+def _train(plan: ComparisonPlan, output: Path, jobs: int) -> TaskOutcome:
     """Train the runs that are not trained yet."""
     left = [run for run in plan.runs if not _is_trained(run, output)]
     jobs = min(jobs, max(1, len(left)))
@@ -321,7 +321,7 @@ def _train(plan: ComparisonPlan, output: Path, jobs: int) -> Ended:
     tasks = [_training(run, output) for run in left]
     # Threads of several trainings that wait for one another on the same cores slow all of them down.
     threads = max(1, usable_cores() // jobs) if jobs > 1 and "OMP_NUM_THREADS" not in os.environ else 0
-    return run_tasks("Training", _budget(left[0])[1], tasks, jobs, threads) if tasks else Ended({})
+    return run_tasks("Training", _budget(left[0])[1], tasks, jobs, threads) if tasks else TaskOutcome({})
 
 
 def _training(run: PlannedRun, output: Path) -> ChildTask:
@@ -355,7 +355,7 @@ def _jobs(run: PlannedRun, output: Path) -> int:
         return 1
 
 
-def _measure(runs: Sequence[PlannedRun], output: Path, language: str) -> Ended:
+def _measure(runs: Sequence[PlannedRun], output: Path, language: str) -> TaskOutcome:
     """Measure the runs that are not measured yet, one at a time, so that no run disturbs another's timing."""
     tasks = []
     for run in runs:
@@ -364,7 +364,7 @@ def _measure(runs: Sequence[PlannedRun], output: Path, language: str) -> Ended:
         if found is None or found.fingerprint != fingerprint(folder, language):
             words = ("transduce.workflows.compare.measure", str(folder), str(result), language)
             tasks.append(ChildTask(run.label, words, run.beside(output, "log"), 1, lambda: 0))
-    return run_tasks("Measuring", "runs", tasks, jobs=1) if tasks else Ended({})
+    return run_tasks("Measuring", "runs", tasks, jobs=1) if tasks else TaskOutcome({})
 
 
 def language_settings(plan: ComparisonPlan) -> tuple[NamedTarget, NamedTarget]:

@@ -22,6 +22,10 @@ from transduce.core.progress import seconds_as_text
 from transduce.evaluation.plot import INK, colours, dress, new_figure, save
 from transduce.workflows.compare.results import CLAIM, FIGURES, Results, Row
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 GIB = 1 << 30
 Show = Callable[[float], str]
 
@@ -170,11 +174,6 @@ def _rich_table(cells: list[list[str]], console: Console) -> Table:
     for row in cells[1:]:
         table.add_row(*map(Text, row))
     return table
-
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def draw_pictures(results: Results, folder: Path) -> list[Path]:

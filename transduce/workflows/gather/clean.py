@@ -26,7 +26,7 @@ import numpy.typing as npt
 from transduce.core.errors import DataError, UserError
 from transduce.core.processes import ordered_map
 from transduce.core.progress import Progress
-from transduce.data.formats.inventory import Contents, LineRange, LineReader, index_file, read_line_ranges
+from transduce.data.formats.inventory import IndexedCorpus, LineRange, LineReader, index_file, read_line_ranges
 from transduce.data.formats.parallel import Chunk
 from transduce.data.prepare.work_folder import FinishedPart, PartWriter, PreparationPlan, WorkFolder, gather
 from transduce.text.protect import mark_pair
@@ -72,7 +72,7 @@ PIVOT_COMMON, OTHER_COMMON = 1, 2  # bits of a pair's flags
 class ChunkToClean:
     """Raw lines of one range, the corpus they belong to, and their labels if it has any."""
 
-    stretch: int
+    line_range: int
     corpus: RawText
     chunk: Chunk
     labels: list[bytes]
@@ -137,7 +137,7 @@ def clean_chunk(task: ChunkToClean, config: Gather) -> tuple[int, Cleaned]:
         numbers.append(cleaner.numbers(pivot, other))
     table = np.array(numbers, np.uint64).reshape(-1, 4)
     hashes = (table[:, 0].copy(), table[:, 1].copy())
-    return task.stretch, Cleaned(
+    return task.line_range, Cleaned(
         len(raw.source), found, hashes, table[:, 2].copy(), table[:, 3].astype(np.uint8), dropped
     )
 
@@ -217,23 +217,25 @@ def clean_all(plan: PreparationPlan, config: Gather) -> None:
     """Clean the ranges that have no part yet."""
     left = plan.unfinished(plan.work.examined, plan.line_ranges)
     tasks = _tasks(plan.corpora, left, config)
-    with Progress("Cleaning", sum(stretch.count for stretch in left), "pairs") as progress:
+    with Progress("Cleaning", sum(line_range.count for line_range in left), "pairs") as progress:
         results = ordered_map(partial(clean_chunk, config=config), tasks, config.workers)
         gather(results, lambda number: _CleanedPart(number, plan.work, progress))
 
 
-def _tasks(corpora: Sequence[Contents], stretches: Sequence[LineRange], config: Gather) -> Iterator[ChunkToClean]:
+def _tasks(
+    corpora: Sequence[IndexedCorpus], line_ranges: Sequence[LineRange], config: Gather
+) -> Iterator[ChunkToClean]:
     ordered, labels = config.ordered(), dict[int, LineReader]()
-    for stretch, chunk in read_line_ranges(corpora, stretches):
-        corpus = ordered[stretch.section]
-        if corpus.labels and stretch.section not in labels:
-            labels[stretch.section] = _open_labels(corpus, corpora[stretch.section])
-        known = labels.get(stretch.section)
+    for line_range, chunk in read_line_ranges(corpora, line_ranges):
+        corpus = ordered[line_range.section]
+        if corpus.labels and line_range.section not in labels:
+            labels[line_range.section] = _open_labels(corpus, corpora[line_range.section])
+        known = labels.get(line_range.section)
         of_chunk = known.take(chunk.first_line - 1, len(chunk.source)) if known else []
-        yield ChunkToClean(stretch.number, corpus, chunk, of_chunk)
+        yield ChunkToClean(line_range.number, corpus, chunk, of_chunk)
 
 
-def _open_labels(corpus: RawText, contents: Contents) -> LineReader:
+def _open_labels(corpus: RawText, contents: IndexedCorpus) -> LineReader:
     index = index_file(corpus.labels)
     if len(contents.files) > 1 or index.lines != contents.lines:
         raise DataError(
@@ -268,7 +270,7 @@ class _CleanedPart:
 
 
 @dataclass(frozen=True)
-class CleanStretch:
+class CleanedRange:
     """A cleaned range: its corpus, and the position of its first pair among all of one use."""
 
     corpus: RawText
@@ -300,13 +302,13 @@ class CleanStretch:
             yield from zip(pivot, other, strict=True)
 
 
-def open_cleaned(plan: PreparationPlan, config: Gather) -> dict[str, list[CleanStretch]]:
+def open_cleaned(plan: PreparationPlan, config: Gather) -> dict[str, list[CleanedRange]]:
     """The cleaned ranges of each use, in order."""
     ordered, starts = config.ordered(), {"train": 0, "test": 0}
-    found: dict[str, list[CleanStretch]] = {"train": [], "test": []}
-    for stretch in plan.line_ranges:
-        corpus = ordered[stretch.section]
-        cleaned = CleanStretch(corpus, FinishedPart(plan.work.examined(stretch.number)), starts[corpus.use])
+    found: dict[str, list[CleanedRange]] = {"train": [], "test": []}
+    for line_range in plan.line_ranges:
+        corpus = ordered[line_range.section]
+        cleaned = CleanedRange(corpus, FinishedPart(plan.work.examined(line_range.number)), starts[corpus.use])
         found[corpus.use].append(cleaned)
         starts[corpus.use] += cleaned.count
     return found

@@ -49,7 +49,7 @@ from transduce.workflows.gather.clean import (
     OTHER_COMMON,
     PIVOT,
     PIVOT_COMMON,
-    CleanStretch,
+    CleanedRange,
     clean_all,
     open_cleaned,
     vary,
@@ -72,26 +72,26 @@ REASONS = {REPEATED: "repeated", IN_TEST: "in_test", HELD_OUT: "held_out", COMMO
 _SIDES = ((PIVOT, PIVOT_COMMON), (OTHER, OTHER_COMMON))
 
 
-def divide(plan: PreparationPlan, config: Gather, stretches: dict[str, list[CleanStretch]]) -> dict[str, Marks]:
+def divide(plan: PreparationPlan, config: Gather, ranges: dict[str, list[CleanedRange]]) -> dict[str, Marks]:
     """Mark every clean pair of each use with its destination; stored as a part."""
     path = plan.work.joined
     if plan.lacks(path):
         plan.check_inputs()
         with tempfile.TemporaryDirectory(prefix="hashes-", dir=plan.work.folder) as folder:
-            marks = _Division(Path(folder), config, stretches).marks()
+            marks = _Division(Path(folder), config, ranges).marks()
         writer = PartWriter(path)
         for use, found in marks.items():
             writer.add(use, found.tobytes())
         writer.finish({})
-    return {use: FinishedPart(path).array(use, "u1") for use in stretches}
+    return {use: FinishedPart(path).array(use, "u1") for use in ranges}
 
 
 class _Division:
-    def __init__(self, folder: Path, config: Gather, stretches: dict[str, list[CleanStretch]]) -> None:
-        self.folder, self.config, self.stretches = folder, config, stretches
+    def __init__(self, folder: Path, config: Gather, ranges: dict[str, list[CleanedRange]]) -> None:
+        self.folder, self.config, self.ranges = folder, config, ranges
         self.train, self.test = (
-            _Stores(folder / "train", stretches["train"]),
-            _Stores(folder / "test", stretches["test"]),
+            _Stores(folder / "train", ranges["train"]),
+            _Stores(folder / "test", ranges["test"]),
         )
 
     def marks(self) -> dict[str, Marks]:
@@ -100,7 +100,7 @@ class _Division:
 
     def _test(self) -> Marks:
         marks = np.zeros(self.test.count, np.uint8)
-        flags = np.concatenate([np.empty(0, np.uint8), *(cleaned.flags() for cleaned in self.stretches["test"])])
+        flags = np.concatenate([np.empty(0, np.uint8), *(cleaned.flags() for cleaned in self.ranges["test"])])
         for side, common in _SIDES:
             for positions, _ in shared(self.test.of[side], self.train.of[side]):
                 marks[positions[(flags[positions] & common) > 0]] = COMMON
@@ -111,9 +111,9 @@ class _Division:
 
     def _mark_surplus(self, marks: Marks) -> None:
         """Limit the tests of each pair of languages to sentences with the smallest hashes: the same in all pairs."""
-        of_pair: dict[str, list[CleanStretch]] = {}
-        for stretch in self.stretches["test"]:
-            of_pair.setdefault(self.config.pair(stretch.corpus), []).append(stretch)
+        of_pair: dict[str, list[CleanedRange]] = {}
+        for cleaned in self.ranges["test"]:
+            of_pair.setdefault(self.config.pair(cleaned.corpus), []).append(cleaned)
         for members in of_pair.values():
             positions = np.concatenate([np.arange(part.start, part.start + part.count) for part in members])
             hashes = np.concatenate([part.hashes(PIVOT) for part in members])
@@ -124,8 +124,8 @@ class _Division:
 
     def _train(self, test: Marks) -> Marks:
         marks = np.zeros(self.train.count, np.uint8)
-        for stretch in self.stretches["train"]:
-            stretch.marks(marks)[:] = self._by_hash(stretch)
+        for cleaned in self.ranges["train"]:
+            cleaned.marks(marks)[:] = self._by_hash(cleaned)
         banned = self._banned(test, marks)
         for side, _ in _SIDES:
             for positions, _ in shared(self.train.of[side], banned.of[side]):
@@ -133,24 +133,24 @@ class _Division:
         self._mark_repeats(self.train, marks)
         return marks
 
-    def _by_hash(self, stretch: CleanStretch) -> Marks:
+    def _by_hash(self, cleaned: CleanedRange) -> Marks:
         """Assign training, validation or test by the sentence of the pivot."""
-        draw = (stretch.hashes(PIVOT) >> np.uint64(11)).astype(np.float64) / 2.0**53
+        draw = (cleaned.hashes(PIVOT) >> np.uint64(11)).astype(np.float64) / 2.0**53
         test, valid = self.config.test_share, self.config.test_share + self.config.valid_share
-        held_out = (VALID, TEST) if stretch.corpus.held_out else (HELD_OUT, HELD_OUT)
+        held_out = (VALID, TEST) if cleaned.corpus.held_out else (HELD_OUT, HELD_OUT)
         return np.select([draw < test, draw < valid], [held_out[1], held_out[0]], STAYS).astype(np.uint8)
 
     def _banned(self, test: Marks, train: Marks) -> _Stores:
         """The sentences of all pairs that are test pairs now."""
         banned = _Stores(self.folder / "banned", [])
-        for marks, wanted, stretches in (
-            (test, STAYS, self.stretches["test"]),
-            (train, TEST, self.stretches["train"]),
+        for marks, wanted, ranges in (
+            (test, STAYS, self.ranges["test"]),
+            (train, TEST, self.ranges["train"]),
         ):
-            for stretch in stretches:
-                chosen = stretch.marks(marks) == wanted
+            for cleaned in ranges:
+                chosen = cleaned.marks(marks) == wanted
                 for side, _ in _SIDES:
-                    banned.of[side].add(stretch.hashes(side)[chosen])
+                    banned.of[side].add(cleaned.hashes(side)[chosen])
         return banned
 
     def _mark_repeats(self, stores: _Stores, marks: Marks) -> None:
@@ -164,18 +164,18 @@ class _Division:
 class _Stores:
     """Hashes of the sentences of both sides and of the pairs, by their position."""
 
-    def __init__(self, folder: Path, stretches: list[CleanStretch]) -> None:
+    def __init__(self, folder: Path, ranges: list[CleanedRange]) -> None:
         self.of = {name: HashStore(folder / name) for name in (PIVOT, OTHER, "pairs")}
-        self.count = sum(stretch.count for stretch in stretches)
-        for stretch in stretches:
+        self.count = sum(cleaned.count for cleaned in ranges)
+        for cleaned in ranges:
             for name, store in self.of.items():
-                store.add(stretch.hashes(name))
+                store.add(cleaned.hashes(name))
 
 
-def chosen_lines(stretch: CleanStretch, marks: Marks, mark: int) -> Iterator[tuple[bytes, bytes]]:
+def chosen_lines(cleaned: CleanedRange, marks: Marks, mark: int) -> Iterator[tuple[bytes, bytes]]:
     """The pairs of a range with one mark."""
-    chosen = stretch.marks(marks) == mark
-    return (lines for lines, wanted in zip(stretch.lines(), chosen, strict=True) if wanted)
+    chosen = cleaned.marks(marks) == mark
+    return (lines for lines, wanted in zip(cleaned.lines(), chosen, strict=True) if wanted)
 
 
 Add = Callable[[Iterator[tuple[bytes, bytes]]], None]  # writes pairs of lines
@@ -198,11 +198,11 @@ def gather(config: Gather) -> Gathered:
             if not (work.folder / PLAN).exists():
                 discard(work)
         clean_all(plan, config)
-        stretches = open_cleaned(plan, config)
-        marks = divide(plan, config, stretches)
+        ranges = open_cleaned(plan, config)
+        marks = divide(plan, config, ranges)
         plan.check_inputs()
         with whole_folder(output, GATHERED, config.overwrite) as folder:
-            _write(folder, plan, config, stretches, marks)
+            _write(folder, plan, config, ranges, marks)
             mark_done(work, folder / GATHERED)
         discard(work)
     return Gathered.open(config.output)
@@ -212,14 +212,14 @@ def _write(
     folder: Path,
     plan: PreparationPlan,
     config: Gather,
-    stretches: dict[str, list[CleanStretch]],
+    ranges: dict[str, list[CleanedRange]],
     marks: dict[str, Marks],
 ) -> None:
     writer = _Writer(folder, config)
     for corpus in config.ordered():
-        of_corpus = [stretch for stretch in stretches[corpus.use] if stretch.corpus is corpus]
+        of_corpus = [cleaned for cleaned in ranges[corpus.use] if cleaned.corpus is corpus]
         _write_corpus(writer, config, corpus, of_corpus, marks[corpus.use])
-    sources = tuple(_source(corpus, stretches[corpus.use], marks[corpus.use], writer) for corpus in config.ordered())
+    sources = tuple(_source(corpus, ranges[corpus.use], marks[corpus.use], writer) for corpus in config.ordered())
     texts = writer.texts()
     if not any(text.split == "train" and text.pairs for text in texts):
         dropped = ", ".join(f"{source.name}: {source.dropped}" for source in sources)
@@ -228,13 +228,11 @@ def _write(
     write_text(folder / GATHERED, gathered.as_json())
 
 
-def _write_corpus(
-    writer: _Writer, config: Gather, corpus: RawText, stretches: list[CleanStretch], marks: Marks
-) -> None:
+def _write_corpus(writer: _Writer, config: Gather, corpus: RawText, ranges: list[CleanedRange], marks: Marks) -> None:
     """Write each line of a corpus to the split of its mark."""
     ends = {"train": {STAYS: "train", VALID: "valid", TEST: "test"}, "test": {STAYS: "test"}}
     for mark, split in ends[corpus.use].items():
-        wanted = [stretch for stretch in stretches if (stretch.marks(marks) == mark).any()]
+        wanted = [cleaned for cleaned in ranges if (cleaned.marks(marks) == mark).any()]
         if wanted:
             with writer.opened(corpus, split) as add:
                 lines = chain.from_iterable(chosen_lines(part, marks, mark) for part in wanted)
@@ -250,14 +248,14 @@ def _varied(lines: Iterator[tuple[bytes, bytes]], config: Gather, corpus: RawTex
     return ((f"{pivot}\n".encode(), f"{other}\n".encode()) for pivot, other in varied)
 
 
-def _source(corpus: RawText, stretches: list[CleanStretch], marks: Marks, writer: _Writer) -> Source:
+def _source(corpus: RawText, ranges: list[CleanedRange], marks: Marks, writer: _Writer) -> Source:
     dropped: Counter[str] = Counter()
     read = 0
-    for stretch in stretches:
-        if stretch.corpus is corpus:
-            dropped += Counter(stretch.part.facts["dropped"])
-            read += stretch.part.facts["read"]
-            dropped += Counter({reason: int((stretch.marks(marks) == mark).sum()) for mark, reason in REASONS.items()})
+    for cleaned in ranges:
+        if cleaned.corpus is corpus:
+            dropped += Counter(cleaned.part.facts["dropped"])
+            read += cleaned.part.facts["read"]
+            dropped += Counter({reason: int((cleaned.marks(marks) == mark).sum()) for mark, reason in REASONS.items()})
     used = {split: count for (name, split), count in writer.counts.items() if name == corpus.name and count}
     about = {"license": corpus.license, "origin": corpus.origin, "note": corpus.note}
     return Source(corpus.name, corpus.use, corpus.languages, read, used, dict(sorted(dropped.items())), **about)

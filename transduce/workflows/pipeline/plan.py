@@ -26,7 +26,7 @@ from typing import Any
 
 from transduce.core import config as configs
 from transduce.core.errors import DOTTED, ConfigError, near_words, nearest
-from transduce.core.overrides import Unread, lay_over, read_overrides
+from transduce.core.overrides import UnreadList, lay_over, read_overrides
 from transduce.core.untrusted import read_small
 from transduce.workflows.pipeline.stages import StageChoice, stage_class
 
@@ -210,7 +210,7 @@ def _filled(tree: Any, places: Mapping[str, Any], all_known: bool = True) -> Any
         return str(places[found[1]])
 
     made = _NAME.sub(place, tree)
-    return Unread(made) if isinstance(tree, Unread) else made
+    return UnreadList(made) if isinstance(tree, UnreadList) else made
 
 
 def _named(tree: Any) -> set[str]:

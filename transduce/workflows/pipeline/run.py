@@ -54,7 +54,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Stamp:
+class StageStamp:
     """The state of a stage: begun with this identity, or done, and the seconds so far."""
 
     identity: Identity
@@ -62,21 +62,21 @@ class Stamp:
     seconds: float = 0.0
 
 
-class Stamps:
+class StageStamps:
     """The stamps of one pipeline, and the hashes of files."""
 
     def __init__(self, plan: PipelinePlan) -> None:
         self.plan, self.folder = plan, plan.folder / FOLDER
         self._known: dict[str, list[Any]] = _read(self.folder / "files.json")
 
-    def read(self, name: str) -> Stamp | None:
+    def read(self, name: str) -> StageStamp | None:
         """The stamp of a stage, if any."""
         found = _read(self.folder / f"{name}.json")
         with suppress(KeyError, TypeError):
-            return Stamp(Identity(**found["identity"]), found["done"], found["seconds"])
+            return StageStamp(Identity(**found["identity"]), found["done"], found["seconds"])
         return None
 
-    def write(self, name: str, stamp: Stamp) -> None:
+    def write(self, name: str, stamp: StageStamp) -> None:
         """Store a stamp, and all file hashes found so far."""
         write_text(self.folder / "files.json", json.dumps(self._known, indent=0) + "\n")
         write_text(self.folder / f"{name}.json", json.dumps(asdict(stamp), indent=1, ensure_ascii=False) + "\n")
@@ -198,7 +198,7 @@ def pipeline_states(file: str | Path, overrides: Sequence[str] = ()) -> list[Sta
 
 class _PipelineRun:
     def __init__(self, plan: PipelinePlan) -> None:
-        self.plan, self.stamps = plan, Stamps(plan)
+        self.plan, self.stamps = plan, StageStamps(plan)
 
     def go(self, first: int, last: int) -> PipelineResult:
         done, skipped = list[str](), list[str]()
@@ -260,17 +260,17 @@ class _PipelineRun:
         if not self._is_beginning(planned, identity, before):
             self._set_aside(output)
         earlier = before.seconds if before and not before.done else 0.0
-        self.stamps.write(planned.name, Stamp(identity, False, earlier))
+        self.stamps.write(planned.name, StageStamp(identity, False, earlier))
         began = time.monotonic()
         reason = planned.stage.run(output)
         seconds = earlier + time.monotonic() - began
-        self.stamps.write(planned.name, Stamp(identity, reason == FINISHED, seconds))
+        self.stamps.write(planned.name, StageStamp(identity, reason == FINISHED, seconds))
         if reason != FINISHED:
             return signal.Signals[reason]
         say(f"{label}: took {seconds_as_text(seconds)}")
         return None
 
-    def _is_beginning(self, planned: PlannedStage, identity: Identity, before: Stamp | None) -> bool:
+    def _is_beginning(self, planned: PlannedStage, identity: Identity, before: StageStamp | None) -> bool:
         """Whether the existing output is part of the requested one."""
         if before is None or not identity.difference(before.identity):
             return before is not None

@@ -14,6 +14,7 @@ export async function post(path, body, signal) {
   if (answer.ok) return tree;
   const error = new Error(tree.error ?? tree.message ?? `${answer.status}`);
   error.status = answer.status;
+  error.language = tree.language; // in which the text seems to be, where that is what is wrong
   error.wait = Number(answer.headers.get("retry-after")) || 0;
   throw error;
 }

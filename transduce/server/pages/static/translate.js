@@ -35,11 +35,18 @@ async function translate() {
   } catch (error) {
     if (error.name === "AbortError") return;
     if (error.wait && [429, 503].includes(error.status)) { say(words.busy); schedule(1000 * error.wait); return; }
-    say(error instanceof TypeError ? words.offline : error.message, true);
+    say(error instanceof TypeError ? words.offline : error.language ? unknown(error.language) : error.message, true);
   } finally {
     clearTimeout(patience);
     if (state.running === running) state.running = null;
   }
+}
+
+/** What is said of a text in a language that no model here translates. */
+function unknown(code) {
+  const language = new Intl.DisplayNames([told.language], { type: "language" }).of(code);
+  const known = [...source.options].filter((one) => one.value !== "auto").map((one) => one.textContent).join(words.comma);
+  return words.unknown.replace("{language}", language).replace("{known}", known);
 }
 
 /** Whether text that is in the target's language already goes to another one now, unless just this one was chosen. */

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.kernels.cpu_attention import attend_on_cpu
-from transduce.model import layers
+from transduce.kernels import dispatch, gradients
+from transduce.kernels.gradients import attend_on_cpu, product, summed_products, to_autocast_dtype
 from transduce.model.attention import attend
-from transduce.model.layers import Linear, multiplied, narrowed, summed_products
+from transduce.model.layers import Linear
 
 B, H, T, S, K, W = 3, 2, 5, 7, 4, 6
 
@@ -18,11 +18,11 @@ B, H, T, S, K, W = 3, 2, 5, 7, 4, 6
 @pytest.fixture(autouse=True)
 def worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little there is to multiply, and however good this processor is at it."""
-    monkeypatch.setattr(layers, "WORTH", 0)
-    monkeypatch.setattr(layers, "_IN_SINGLE", layers._ONE_DNN)
+    monkeypatch.setattr(dispatch, "WORTH", 0)
+    monkeypatch.setattr(gradients, "IN_SINGLE", gradients.ONE_DNN)
 
 
-def gradients(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
+def gradients_of(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, inputs))
 
 
@@ -37,8 +37,8 @@ def test_a_linear_map_is_that_of_torch(entering: int, leaving: int, relu: bool) 
     expected = F.relu(plain(x)) if relu else plain(x)
     found = own(x, relu=relu)
     torch.testing.assert_close(found, expected)
-    ours = gradients((found * slope).sum(), x, own.weight, own.bias)
-    theirs = gradients((expected * slope).sum(), x, plain.weight, plain.bias)
+    ours = gradients_of((found * slope).sum(), x, own.weight, own.bias)
+    theirs = gradients_of((expected * slope).sum(), x, plain.weight, plain.bias)
     torch.testing.assert_close(ours, theirs)
 
 
@@ -50,24 +50,24 @@ def test_a_linear_map_under_autocast_is_that_of_torch_under_autocast() -> None:
         found, expected = own(x, relu=True), F.relu(plain(x))
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01)
-    ours = gradients(found.float().square().sum(), x, own.weight, own.bias)
-    theirs = gradients(expected.float().square().sum(), x, plain.weight, plain.bias)
+    ours = gradients_of(found.float().square().sum(), x, own.weight, own.bias)
+    theirs = gradients_of(expected.float().square().sum(), x, plain.weight, plain.bias)
     assert all(gradient.dtype == torch.float32 for gradient in ours)
     torch.testing.assert_close(ours, theirs, rtol=0.03, atol=0.1)
 
 
 def test_maps_that_pay_and_no_others_go_their_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "WORTH", 100)
+    monkeypatch.setattr(dispatch, "WORTH", 100)
     own, few, many = Linear(4, 5), torch.randn(4, 4), torch.randn(5, 4)
     assert "OnCpu" not in type(own(few).grad_fn).__name__
     assert "OnCpu" in type(own(many).grad_fn).__name__
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert "OnCpu" not in type(own(many).grad_fn).__name__
         # Where the processor has no way to multiply bfloat16, neither has oneDNN.
-        assert ("OnCpu" in type(own(many, relu=True).grad_fn).__name__) is layers._IN_BFLOAT16
+        assert ("OnCpu" in type(own(many, relu=True).grad_fn).__name__) is gradients.IN_BFLOAT16
     with torch.no_grad():
         torch.testing.assert_close(own(many), F.linear(many, own.weight, own.bias))
-    monkeypatch.setattr(layers, "_IN_SINGLE", False)  # a processor without AVX-512
+    monkeypatch.setattr(gradients, "IN_SINGLE", False)  # a processor without AVX-512
     assert "OnCpu" not in type(own(many, relu=True).grad_fn).__name__
 
 
@@ -89,14 +89,14 @@ def test_turned_products_are_those_of_torch() -> None:
         left, right = torch.randn(40, 8).to(kind), torch.randn(40, 24).to(kind)
         for one, other in ((left, right), (right, left), (left, left)):
             torch.testing.assert_close(summed_products(one, other), one.T @ other)
-        torch.testing.assert_close(multiplied(left.T, right.T), left.T @ right)
+        torch.testing.assert_close(product(left.T, right.T), left.T @ right)
 
 
 def test_only_autocast_narrows() -> None:
     x = torch.randn(2, 3)
-    assert narrowed(x) is x
+    assert to_autocast_dtype(x) is x
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert narrowed(x).dtype == torch.bfloat16
+        assert to_autocast_dtype(x).dtype == torch.bfloat16
 
 
 MASKS = {
@@ -117,7 +117,9 @@ def test_attention_is_that_of_torch(mask: Tensor | None) -> None:
     expected = F.scaled_dot_product_attention(*heads, attn_mask=mask, scale=0.3)
     found = attend_on_cpu(*heads, mask, 0.3)
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(gradients((found * slope).sum(), *heads), gradients((expected * slope).sum(), *heads))
+    torch.testing.assert_close(
+        gradients_of((found * slope).sum(), *heads), gradients_of((expected * slope).sum(), *heads)
+    )
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
@@ -125,7 +127,7 @@ def test_a_row_with_nothing_to_look_at_is_a_mean(kind: torch.dtype) -> None:
     heads = [(100 * torch.randn(1, 1, 3, 4)).to(kind).requires_grad_() for _ in range(3)]
     found = attend(*heads, mask=torch.zeros(1, 1, 1, 3, dtype=torch.bool))
     torch.testing.assert_close(found, heads[2].mean(2, keepdim=True).expand_as(found), rtol=0.02, atol=0.5)
-    assert all(gradient.isfinite().all() for gradient in gradients(found.sum(), *heads))
+    assert all(gradient.isfinite().all() for gradient in gradients_of(found.sum(), *heads))
 
 
 def test_attention_follows_autocast() -> None:
