@@ -17,6 +17,7 @@ from transduce.server.state import ServerState
 from transduce.text.languages import base_of
 
 SENTENCES = {"en": "Cats like to sleep.", "de": "Katzen schlafen gern.", "zh": "猫喜欢睡觉。"}
+GLOSSARY = {"name": "mine", "dictionaries": [{"source": "en", "target": "de", "entries": {"cat": "Katze*"}}]}
 NUMBERS = ("four thousand two hundred and seventeen", "seven")
 
 
@@ -37,6 +38,7 @@ def requests(models: Models) -> dict[str, dict[str, Any]]:
         "/v1/score": pairs,
         "/v1/align": {**pairs, "unit": "words"},
         "/v1/attention": pairs,
+        "/v1/glossaries": GLOSSARY,
         "/v1/detect": {"text": text},
         "/translate": {"q": text, "source": "auto", "target": target, "format": "text", "alternatives": 1},
         "/detect": {"q": text},
@@ -180,11 +182,14 @@ def _glossaries() -> dict[str, Any]:
     missing = {"404": {"description": "There is no such glossary.", "content": failure}}
     read = {code: {"description": text, "content": failure} for code, text in _ERRORS.items()}
     read["456"] = {"description": "Too many glossaries.", "content": failure}
-    body = {"required": True, "content": _json(_reference(shapes.GlossaryRequest))}
+    schema = {"schema": _reference(shapes.GlossaryRequest), "example": GLOSSARY}
+    body = {"required": True, "content": {"application/json": schema}}
 
     def operation(summary: str, status: str, content: Any, errors: dict[str, Any], given: Any = None) -> dict[str, Any]:
         answer = {"description": summary, **({"content": content} if content else {})}
         found: dict[str, Any] = {"summary": summary, "responses": {status: answer, **errors}}
+        if errors.keys() & missing.keys():
+            found["parameters"] = [number]
         return found | ({"requestBody": given} if given else {})
 
     found: dict[str, Any] = {
@@ -193,7 +198,6 @@ def _glossaries() -> dict[str, Any]:
             "post": operation("Keep a glossary.", "201", one, read, body),
         },
         "/v1/glossaries/{number}": {
-            "parameters": [number],
             "get": operation("A glossary with its entries.", "200", one, {**shown, **missing}),
             "put": operation("Replace a glossary.", "200", one, {**read, **missing}, body),
             "delete": operation("Delete a glossary.", "204", None, {**shown, **missing}),
