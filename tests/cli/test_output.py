@@ -14,7 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transduce.cli.output import as_json, as_lines, chosen_search, read_lines, translations_of, written
+from transduce.cli.output import (
+    Unsure,
+    as_json,
+    as_lines,
+    chosen_search,
+    read_lines,
+    sure_enough,
+    translations_of,
+    written,
+)
 from transduce.core.errors import ConfigError, DataError
 from transduce.search.settings import Beam, Greedy, Limits, MinimumBayesRisk, Sample, Samples
 from transduce.translate.translator import Translation
@@ -132,7 +141,19 @@ def test_json_is_one_line_with_all_that_is_known() -> None:
         "finished": False,
         "parts": 2,
         "alignment": None,
+        "protection": "",
+        "token_log_probs": [],
+        "confidence": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("fallback", "expected"),
+    [("mark", ["a", "[unsure] b", "c"]), ("source", ["a", "B", "c"]), ("empty", ["a", "", "c"])],
+)
+def test_too_little_confidence(fallback: Unsure, expected: list[str]) -> None:
+    made = [Translation("a", confidence=0.5), Translation("b", confidence=0.49), Translation("c")]
+    assert [one.text for one in sure_enough(made, iter("ABC"), 0.5, fallback)] == expected
 
 
 OWN = SimpleNamespace(search=Beam(size=3, limits=Limits(longest=99)))

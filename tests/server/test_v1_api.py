@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,32 @@ def test_no_space_and_no_text_is_lost(client: TestClient) -> None:
             told = one["before"] + "".join(part["text"] + part["space"] for part in one["sentences"])
             assert told == one["text"]
             assert one["before"] == own[0]["before"] == text[: len(text) - len(text.lstrip())]
+
+
+def test_confidence_of_texts_and_sentences(client: TestClient, served_translator: transduce.Translator) -> None:
+    def sure(source: str, read: Sequence[int], found: Any, written: Sequence[int], to: str = "") -> float:
+        return 0.75 if source == "Five." else 0.25
+
+    asked = {**ASKED, "text": "Five. Sixty-two, eleven."}
+    assert client.post("/v1/translate", json=asked).json()["translations"][0]["confidence"] is None
+    translator = copy(served_translator)
+    translator.confidence = sure
+    with TestClient(application([Served("a", translator, (("en", "de"),))]), "http://localhost") as sure_client:
+        (one,) = sure_client.post("/v1/translate", json=asked).json()["translations"]
+        assert 0.25 < one["confidence"] < 0.75
+        lines = sure_client.post("/v1/translate", json={**asked, "stream": True}).text.split("\n")
+        assert [json.loads(line).get("confidence") for line in lines[:2]] == [0.75, 0.25]
+        html = {**asked, "text": "<p>Five.</p>", "format": "html"}
+        assert sure_client.post("/v1/translate", json=html).json()["translations"][0]["confidence"] == 0.75
+
+
+def test_confidence_through_two_models_is_that_of_both(served_translator: transduce.Translator) -> None:
+    translator = copy(served_translator)
+    translator.confidence = lambda source, read, found, written, to="": 0.5 if to == "zh" else 0.75
+    served = [Served("a", translator, (("de", "en"),)), Served("b", translator, (("en", "zh"),))]
+    with TestClient(application(served, Settings(pivot="en")), "http://localhost") as client:
+        answer = client.post("/v1/translate", json={"text": "fünf", "source": "de", "target": "zh"}).json()
+        assert answer["translations"][0]["confidence"] == 0.375
 
 
 def test_html_has_the_scores_of_its_passages(client: TestClient, served_translator: transduce.Translator) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, TypeVar, cast
+from typing import Any, Literal, TextIO, TypeVar, cast
 
 from transduce.core import config as configs
 from transduce.core.durable import reason_of, unwritable
@@ -177,6 +177,22 @@ def with_missing_named(translations: Iterable[Translation]) -> Iterator[Translat
     if lacking:
         more = f" and {len(lacking) - NAMED:,} more" if len(lacking) > NAMED else ""
         say(f"terms of the glossary could not be placed in line {', '.join(lacking[:NAMED])}{more}")
+
+
+Unsure = Literal["mark", "source", "empty"]  # what stands for a translation of too little confidence
+UNSURE = "[unsure] "  # before a translation that is marked
+
+
+def sure_enough(
+    translations: Iterable[Translation], sources: Iterable[str], least: float, fallback: Unsure
+) -> Iterator[Translation]:
+    """Replace translations of less confidence than `least`: marked, by their source, or by nothing."""
+    for translation, source in zip(translations, sources, strict=False):
+        if translation.confidence is None or translation.confidence >= least:
+            yield translation
+        else:
+            text = {"mark": UNSURE + translation.text, "source": source, "empty": ""}[fallback]
+            yield dataclasses.replace(translation, text=text)
 
 
 def as_lines(translation: Translation, number: int, n_best: int) -> str:

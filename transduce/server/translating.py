@@ -186,6 +186,7 @@ class Answer:
     before: str = ""
     sentences: tuple[tuple[str, str, str], ...] = ()
     missing_terms: tuple[str, ...] = ()
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -266,14 +267,17 @@ class RequestRunner:
         if not hops:
             return Translation(text)
         terms = terms_in(text, hops, self.request)
+        sure: float | None = 1.0
         for hop in hops[:-1]:
             work = Translate(hop.served.translator.search, protect=self.request.protect)
-            text = (await self._hop(hop, Sentence(text, hop.to, source=hop.source), work)).text
+            found = await self._hop(hop, Sentence(text, hop.to, source=hop.source), work)
+            text, sure = found.text, _both(sure, found.confidence)
         hop, request = hops[-1], self.request
         prefix = request.prefix if first else ""
         item = Sentence(text, hop.to, prefix, request.include, request.exclude, source=hop.source, terms=terms)
         search = hop.served.translator.choose_search(request.beam, request.n_best)
-        return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None, request.protect))
+        found = await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None, request.protect))
+        return found if len(hops) == 1 else replace(found, confidence=_both(sure, found.confidence))
 
     async def _hop(self, hop: RouteHop, item: Sentence, work: Translate) -> Translation:
         if not item.text.strip():
@@ -307,6 +311,7 @@ class RequestRunner:
             before,
             tuple((text, made.text, space) for text, made, space in zip(texts, found, spaces, strict=True)),
             whole.missing_terms,
+            whole.confidence,
         )
 
     def _alternatives(
@@ -326,8 +331,9 @@ class RequestRunner:
     async def _markup(self, plan: TextPlan) -> Answer:
         work = (self._passage(piece, plan.hops_of(getattr(piece, "text", ""))) for piece in plan.pieces)
         made = _in_a_row(await together(work, self.most))
-        score, log_prob, missing = made.score, made.log_prob, made.missing_terms
-        return Answer(made.text, plan.source, score, log_prob, made.finished, plan.detected, missing_terms=missing)
+        scores, missing = (made.score, made.log_prob, made.finished), made.missing_terms
+        detected, sure = plan.detected, made.confidence
+        return Answer(made.text, plan.source, *scores, detected, missing_terms=missing, confidence=sure)
 
     async def _passage(self, piece: str | Passage, hops: Sequence[RouteHop]) -> Translation:
         if isinstance(piece, str):
@@ -353,6 +359,11 @@ class RequestRunner:
             found = _in_a_row(parts)
             text = found.text
         return replace(found, text=before + text + "".join(texts))
+
+
+def _both(one: float | None, other: float | None) -> float | None:
+    """The probability that a translation and the one it was made of are acceptable, if both are known."""
+    return None if one is None or other is None else one * other
 
 
 def _side_by_side(plan: TextPlan, found: Sequence[Translation]) -> Translation:
@@ -400,27 +411,32 @@ def planned(state: ServerState, request: TranslationRequest) -> list[TextPlan]:
 
 def _planned(state: ServerState, request: TranslationRequest, models: Models, text: str) -> TextPlan:
     """The route and the parts of a text; one in a language that is not served has no route."""
-    source, detected = request.source, None
-    if source == "auto":
+    detected = None
+    if request.source == "auto":
         detected = likely_source(state.detector.detect(text), partial(_models_between, models, request.target))
-        source = detected.language
-    strange = detected is not None and detected.unsupported
-    hops = () if strange else models.route(source, request.target)
+    source = detected.language if detected else request.source
+    hops = () if detected and detected.unsupported else models.route(source, request.target)
     if request.align and len(hops) > 1:
         raise _unaligned(hops)
-    html = request.format == "html"
-    pieces = [part for piece in passages(text) for part in _apart(piece, source)] if html else ()
-    whole = request.whole or bool(request.include or request.prefix)
-    layout = Layout(()) if html else Layout.of(text, whole, source)
-    plan = TextPlan(text, hops, source, hops[-1].target if hops else request.target, detected, layout, tuple(pieces))
-    if detected is not None and not whole and len(plan.sentences) > 1:
-        others = {}
-        for sentence in plan.sentences:
-            language = state.detector.plain(sentence)
-            if language and language != source:
-                others[sentence] = _any_route(models, language, request.target)
-        plan = replace(plan, others=others)
-    return plan if hops or plan.others or html else replace(plan, layout=Layout.of(text, whole=True))
+    target = hops[-1].target if hops else request.target
+    if request.format == "html":
+        pieces = tuple(part for piece in passages(text) for part in _apart(piece, source))
+        plan = TextPlan(text, hops, source, target, detected, Layout(()), pieces)
+    else:
+        layout = Layout.of(text, request.whole or bool(request.include or request.prefix), source)
+        plan = TextPlan(text, hops, source, target, detected, layout)
+    if detected is not None and len(plan.sentences) > 1:
+        plan = replace(plan, others=_other_routes(state, plan, models, request.target))
+    if hops or plan.others or plan.pieces:
+        return plan
+    return replace(plan, layout=Layout.of(text, whole=True))
+
+
+def _other_routes(state: ServerState, plan: TextPlan, models: Models, target: str) -> dict[str, tuple[RouteHop, ...]]:
+    """The routes of sentences that are plainly in another language than the text; () for those that stay."""
+    found = {sentence: state.detector.plain(sentence) for sentence in plan.sentences}
+    others = {sentence: language for sentence, language in found.items() if language not in ("", plan.source)}
+    return {sentence: _any_route(models, language, target) for sentence, language in others.items()}
 
 
 def _any_route(models: Models, source: str, target: str) -> tuple[RouteHop, ...]:

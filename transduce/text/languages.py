@@ -336,7 +336,7 @@ def _add_words(weights: dict[str, float], bare: str) -> None:
 def _frequent_words() -> dict[str, dict[str, float]]:
     """The weight of each listed word in each language."""
     table: dict[str, dict[str, float]] = {}
-    lines = [line.split() for line in _WORDS_FILE.read_text("utf-8").splitlines()]
+    lines = [line.split() for line in _WORDS_FILE.read_text("utf-8").rstrip("\n").split("\n")]
     weights = [math.log(0.1 / (rank + 2.7) / _RARE) for rank in range(max(map(len, lines)))]
     for code, *words in lines:
         for word, weight in zip(words, weights, strict=False):

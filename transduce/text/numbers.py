@@ -179,10 +179,14 @@ def _scaled(value: Decimal, language: str) -> str:
 
 
 def _values_of(numbers: Sequence[Number]) -> Values:
-    """Return all values of a text. Of a time that is as it stands, of a scaled number what is one value."""
+    """Return all values of a text. A time and a year have the one that stands there, a scaled number what is one value.
+
+    So 1950s is found in "the fifties", and not in "the 1850s".
+    """
     found = set[Decimal]()
     for number in numbers:
-        for reading in number.readings[:1] if number.kind == "time" else number.readings:
+        year = number.kind == "integer" and 1000 <= number.value < 2100
+        for reading in number.readings[:1] if number.kind == "time" or year else number.readings:
             if number.scale == 1 or number.kind == "words" or len(reading) == 1:
                 found |= reading
     return frozenset(found)

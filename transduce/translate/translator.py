@@ -31,6 +31,7 @@ from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, atte
 from transduce.text.protect import MARKS, own_patterns, protected_spans
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers
+from transduce.translate.confidence import Confidence
 from transduce.translate.glossaries import GlossaryLike, glossaries_of, keep_terms
 from transduce.translate.options import (
     TranslateOptions,
@@ -64,6 +65,7 @@ class _Found:
     """The result of a job: hypotheses, best first, and their alignments if requested."""
 
     part: TextPiece
+    tokens: Source
     hypotheses: Sequence[Hypothesis]
     blocks: Sequence[AlignedPart] = ()
 
@@ -76,7 +78,7 @@ class Translator:
     `search_tokens`, if given, the tokens handed to an engine that batches itself. `decoder` is the config of
     the model's decoder: searches that do not fit it are refused. With a `reading` texts are paths of recordings or
     pictures, or their samples, pixels or frames as arrays; long recordings are cut where they are quiet. `protect`
-    keeps spans such as URLs where a call does not say otherwise.
+    keeps spans such as URLs where a call does not say otherwise. `confidence` says how sure each translation is.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Translator:
         search_tokens: int = 0,
         reading: Reading | None = None,
         protect: bool = False,
+        confidence: Confidence | None = None,
     ) -> None:
         self.engine = engine
         self.tokenizers = tokenizers
@@ -101,6 +104,7 @@ class Translator:
         self.window = 8000 if search_tokens else 1000  # texts that `stream` runs at once
         self.reading = reading
         self.protect = protect
+        self.confidence = confidence
 
     @overload
     def __call__(self, text: str, **options: Any) -> str: ...
@@ -409,10 +413,10 @@ class Translator:
         blocks = self._blocks(jobs, done, tags, align) if align else [[] for _ in jobs]
         results: list[list[_Found]] = [[] for _ in texts]
         for job, hypotheses, aligned in zip(jobs, done, blocks, strict=True):
-            results[job.text].append(_Found(job.part, hypotheses, aligned))
+            results[job.text].append(_Found(job.part, job.tokens, hypotheses, aligned))
         left = cancelled_rows(constraints)
         made = [
-            self._joined(parts, options) if parts else _nothing(options, finished=number not in left)
+            self._joined(parts, options, number) if parts else _nothing(options, finished=number not in left)
             for number, parts in enumerate(results)
         ]
         return [restore_case(result) if shouted else result for result, shouted in zip(made, loud, strict=True)]
@@ -479,8 +483,9 @@ class Translator:
             return []
         return [(TextPiece("", " "), frames) for frames in self.reading.parts(source, self.longest)]
 
-    def _joined(self, parts: list[_Found], options: TranslateOptions) -> Translation:
-        every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]
+    def _joined(self, parts: list[_Found], options: TranslateOptions, number: int) -> Translation:
+        to = options.to[number]
+        every = [[self._translation(found, hypothesis, to) for hypothesis in found.hypotheses] for found in parts]
         if not all(every):
             return Translation("", finished=False)  # the request was cancelled
         if len(parts) == 1:
@@ -495,9 +500,13 @@ class Translator:
         cut = [False, *(words and not found.part.space for found in parts[:-1])]  # where a word continues in the next
         return Translation.joined(bests, _one_line(text).rstrip(), join(blocks, cut) if blocks else None)
 
-    def _translation(self, hypothesis: Hypothesis) -> Translation:
-        pieces = tuple(self.tokenizers.target.pieces(hypothesis.tokens))
-        return Translation(self._text(hypothesis), hypothesis.score, hypothesis.log_prob, pieces, hypothesis.finished)
+    def _translation(self, found: _Found, hypothesis: Hypothesis, to: str) -> Translation:
+        pieces, logs = tuple(self.tokenizers.target.pieces(hypothesis.tokens)), hypothesis.token_log_probs
+        text, score, log_prob = self._text(hypothesis), hypothesis.score, hypothesis.log_prob
+        made = Translation(text, score, log_prob, pieces, hypothesis.finished, token_log_probs=logs)
+        if self.confidence is None or self.reading is not None:
+            return made
+        return replace(made, confidence=self.confidence(found.part.text, found.tokens, made, hypothesis.tokens, to))
 
     def _text(self, hypothesis: Hypothesis) -> str:
         return _one_line(self.tokenizers.target.decode(hypothesis.tokens))

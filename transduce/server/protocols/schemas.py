@@ -130,6 +130,9 @@ class TranslationShape(BaseModel):
     log_prob: float
     finished: bool = Field(description="False where the length limit cut the output.")
     missing_terms: list[str] = Field(description="Target terms of the glossary that could not be placed.")
+    confidence: float | None = Field(
+        description="Probability that the translation is acceptable; null where the model does not say."
+    )
     detected: Detection | None
     alternatives: list[Alternative]
     alignment: list[AlignmentShape] | None = Field(description="One a sentence, in the order of `sentences`.")

@@ -162,7 +162,7 @@ async def _sentences(flow: RequestRunner, plans: Sequence[TextPlan]) -> AsyncIte
             line, task = begun[0]
             found = await task
             begun.popleft()
-            yield {**line, "text": found.text, "score": found.score}
+            yield {**line, "text": found.text, "score": found.score, "confidence": found.confidence}
     finally:
         for _, task in begun:
             task.cancel()
@@ -217,6 +217,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "log_prob": answer.log_prob,
         "finished": answer.finished,
         "missing_terms": answer.missing_terms,
+        "confidence": answer.confidence,
         "detected": {"language": detected.language, "confidence": detected.confidence} if detected else None,
         "alternatives": [{"text": text, "score": score, "log_prob": log} for text, score, log in answer.alternatives],
         "alignment": [alignment_as_json(alignment) for alignment in answer.alignments] if answer.alignments else None,
