@@ -151,8 +151,8 @@ def test_the_flags_are_these_and_no_others() -> None:
         "prepare": "--shard --wait --merge",
         "doctor": "",
         "train": "--output -o",
-        "translate": "--input -i --output -o --to --from --beam --n-best --prefix --include --exclude --search"
-        f" --protect --pattern --json --alignments --pieces --min-confidence --fallback {model}",
+        "translate": "--input -i --output -o --to --from --beam --n-best --prefix --include --exclude --glossary"
+        f" --search --protect --pattern --json --alignments --pieces --min-confidence --fallback {model}",
         "transcribe": f"--input -i --output -o --beam --n-best --search --skip --json {model}",
         "score": f"--to {model}",
         "align": f"--to --layer --pieces {model}",

@@ -22,6 +22,7 @@ from transduce.cli.output import (
     read_lines,
     sure_enough,
     translations_of,
+    with_missing_named,
     written,
 )
 from transduce.core.errors import ConfigError, DataError
@@ -238,3 +239,14 @@ def test_a_full_disk_is_called_one(text: str) -> None:
 def test_a_device_may_be_written_to() -> None:
     with written(Path("/dev/null")) as file:
         file.write("a line\n")
+
+
+def test_lines_that_lack_terms_are_named_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = Translation("x", missing_terms=("Datei", "Karte"))
+    every = [Translation("x"), *[lacking] * 12]
+    assert [*with_missing_named(every)] == every
+    (line,) = capsys.readouterr().err.strip().split("\n")
+    assert "could not be placed in line 2 (Datei, Karte), 3 (Datei, Karte)" in line
+    assert line.endswith("11 (Datei, Karte) and 2 more")
+    assert [*with_missing_named([Translation("x")])] == [Translation("x")]
+    assert capsys.readouterr().err == ""

@@ -64,6 +64,14 @@ SearchOfCall = Annotated[
 ]
 Included = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; repeatable.")]
 Excluded = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must not appear; repeatable.")]
+Glossaries = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--glossary",
+        metavar="[LANGUAGES=]FILE",
+        help="Terms and their translations: .tsv, .csv, .tbx or .tmx; repeatable, the first preferred.",
+    ),
+]
 Protect = Annotated[
     Literal["on", "off"], typer.Option(help="Whether URLs, placeholders, code and the like are kept as they are.")
 ]

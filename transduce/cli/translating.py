@@ -21,6 +21,7 @@ from transduce.cli.arguments import (
     Ensemble,
     ErrorRates,
     Excluded,
+    Glossaries,
     Included,
     InputFiles,
     JsonLines,
@@ -68,6 +69,7 @@ def translate(
     prefix: Annotated[str, typer.Option(help="How every translation must begin.")] = "",
     include: Included = None,
     exclude: Excluded = None,
+    glossary: Glossaries = None,
     search: SearchOfCall = None,
     protect: Protect = "on",
     patterns: Patterns = None,
@@ -95,6 +97,8 @@ def translate(
 
         transduce translate runs/demo --beam 8 < input.txt > output.txt
 
+        transduce translate --to de --glossary terms.tsv --glossary en-de=more.tmx < manual.txt
+
         transduce translate runs/a --ensemble runs/b --ensemble runs/c -i input.txt --alignments links.txt
 
         transduce translate --to de -i input.txt --min-confidence 0.5 --fallback source
@@ -105,10 +109,12 @@ def translate(
         read_files,
         sure_enough,
         translations_of,
+        with_missing_named,
         with_progress,
         write_translations,
         written,
     )
+    from transduce.translate.glossaries import glossaries_of
     from transduce.translate.options import TranslateOptions
 
     unit = _unit_of(alignments, pieces)
@@ -128,6 +134,7 @@ def translate(
         include=include or (),
         exclude=exclude or (),
         align=unit,
+        glossary=glossaries_of(glossary),
         protect=protect == "on",
         patterns=patterns or (),
     )
@@ -135,6 +142,7 @@ def translate(
     stream = _translations(translator, lines, options, window, direction)
     if min_confidence:
         stream = sure_enough(stream, again, min_confidence, fallback)
+    stream = with_missing_named(stream)
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
         shown = with_progress(stream, "Translating", len(texts) or None, output is None, window)
         write_translations(shown, file, links, json_lines, n_best if search is None else translations_of(search))

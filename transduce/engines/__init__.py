@@ -60,6 +60,7 @@ class Translation:
     `warnings` name what may be wrong: "numbers" where some have another value than in the text.
     `confidence` is the probability that the translation is acceptable (`translate/confidence.py`), None where the model
     does not say; of a text in parts it is their mean by tokens.
+    `missing_terms` are the glossary's terms for this text that it lacks.
     """
 
     text: str
@@ -74,6 +75,7 @@ class Translation:
     warnings: tuple[str, ...] = ()
     token_log_probs: tuple[float, ...] = ()
     confidence: float | None = None
+    missing_terms: tuple[str, ...] = ()
 
     @classmethod
     def joined(cls, parts: Sequence[Translation], text: str, alignment: Alignment | None = None) -> Translation:
@@ -89,6 +91,7 @@ class Translation:
             token_log_probs=tuple(log for part in parts for log in part.token_log_probs),
             confidence=_confidence_of(parts),
             warnings=tuple(dict.fromkeys(warning for part in parts for warning in part.warnings)),
+            missing_terms=tuple(dict.fromkeys(term for part in parts for term in part.missing_terms)),
         )
 
 

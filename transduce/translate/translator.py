@@ -32,6 +32,7 @@ from transduce.text.protect import MARKS, own_patterns, protected_spans
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers
 from transduce.translate.confidence import Confidence
+from transduce.translate.glossaries import GlossaryLike, glossaries_of, keep_terms
 from transduce.translate.options import (
     TranslateOptions,
     Words,
@@ -120,6 +121,7 @@ class Translator:
         to: str | Sequence[str] = "", prefixes: str | Sequence[str] = "", include: Words = (), exclude: Words = (),
         align: Unit | None = None, dense: bool = True, cancel_tokens: Sequence[CancelToken] = (),
         protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "",
+        glossary: GlossaryLike | Sequence[GlossaryLike] | None = None,
     ) -> list[Translation]:  # fmt: skip
         """Translate texts: one Translation a text, in order, each a single line; a blank text gives an empty one.
 
@@ -135,9 +137,26 @@ class Translator:
         `finished`. `protect` keeps URLs, placeholders, code and other spans that are no language letter for letter;
         None: as the translator was made. `patterns` are regular expressions of further spans to keep.
         `source` is the language code of the texts, if known (one, or one a text): their numbers are read by its rules.
+        `glossary` has terms that must be translated so: a `Glossary`, the path of its file, {term: translation}, or
+        several of these, the first preferred. Terms that could not be placed are `missing_terms` of the translation.
         """
         options = TranslateOptions(
-            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns, source
+            *(
+                beam,
+                n_best,
+                search,
+                to,
+                prefixes,
+                include,
+                exclude,
+                align,
+                dense,
+                cancel_tokens,
+                protect,
+                patterns,
+                source,
+            ),
+            glossary=glossaries_of(glossary),
         )
         return list(self.run(texts, options))
 
@@ -145,11 +164,27 @@ class Translator:
         self, texts: Iterable[str], *, beam: int = 0, n_best: int = 1, search: SearchConfig | None = None,
         to: str | Sequence[str] = "", prefixes: str | Sequence[str] = "", include: Words = (), exclude: Words = (),
         align: Unit | None = None, dense: bool = True, cancel_tokens: Sequence[CancelToken] = (),
-        protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "", window: int = 0,
+        protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "",
+        glossary: GlossaryLike | Sequence[GlossaryLike] | None = None, window: int = 0,
     ) -> Iterator[Translation]:  # fmt: skip
         """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
         options = TranslateOptions(
-            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns, source
+            *(
+                beam,
+                n_best,
+                search,
+                to,
+                prefixes,
+                include,
+                exclude,
+                align,
+                dense,
+                cancel_tokens,
+                protect,
+                patterns,
+                source,
+            ),
+            glossary=glossaries_of(glossary),
         )
         return self.run(texts, options, window)
 
@@ -162,7 +197,11 @@ class Translator:
             options = replace(options, protect=self.protect and self.reading is None)
         begun = 0
         for group in groups(read, window or self.window):
-            yield from self._guarded(group, search, options.of_texts(begun, len(group)))
+            of_group = options.of_texts(begun, len(group))
+            if options.glossary or options.terms:
+                yield from keep_terms(group, search, of_group, self._guarded, self.align)
+            else:
+                yield from self._guarded(group, search, of_group)
             begun += len(group)
         options.check_all_used(begun)
 
