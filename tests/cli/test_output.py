@@ -145,7 +145,6 @@ def test_json_is_one_line_with_all_that_is_known() -> None:
         "protection": "",
         "warnings": [],
         "token_log_probs": [],
-        "warnings": [],
         "confidence": None,
     }
 
