@@ -254,7 +254,7 @@ KINDS = ("url", "email", "path", "code", "identifier", "placeholder", "message",
 
 def read_frames(path: Path) -> list[dict[str, str]]:
     """One frame a line, in all languages."""
-    head, *rows = [line.decode("utf-8").split("\t") for line in read_lines(path)]
+    head, *rows = [line.decode("utf-8").split("\t") for line in read_lines(str(path))]
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
@@ -389,7 +389,7 @@ def measure_numbers(model: Any, options: argparse.Namespace) -> bool:
         if f"{one}-{other}" not in options.directions:
             continue
         sources, references = (
-            [line.decode("utf-8") for line in read_lines(options.numbers / f"{name}.{one}-{other}.{side}.xz")]
+            [line.decode("utf-8") for line in read_lines(str(options.numbers / f"{name}.{one}-{other}.{side}.xz"))]
             for side in (one, other)
         )
         chosen = [pair for pair in zip(sources, references, strict=True) if in_digits(pair[0], one)][: options.lines]

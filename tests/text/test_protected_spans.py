@@ -205,7 +205,7 @@ def test_prose_has_nothing_to_protect(text: str) -> None:
         ),
         ("# Title", ["#"]),
         ("这是**重点**内容", ["**", "**"]),
-        ("<b>{name}</b> is", ["<b>{name}</b>"]),
+        ("<b>{name}</b> is", ["<b>", "{name}", "</b>"]),
         ('a <a href="x">word</a> here', ['<a href="x">', "</a>"]),
         ("a * b ** c", []),
         (":count of :total", [":count", ":total"]),

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from transduce.engines import Translation
 from transduce.text.alignment import Alignment
 from transduce.text.protect import MARKS, protected_spans
-from transduce.translate.safeguards import AROUND, MARKED, NAMES, NUMBERS, Decode, Safeguards, as_it_is, together
+from transduce.translate.safeguards import (
+    AROUND,
+    MARKED,
+    NAMES,
+    NUMBERS,
+    Decode,
+    Safeguards,
+    as_it_is,
+    together,
+    writable_marks,
+)
 
 Model = Callable[[Decode], str]
 
@@ -21,7 +31,7 @@ Model = Callable[[Decode], str]
 def safeguards(**changes: object) -> Safeguards:
     """The protection of the first text of a request for a model without marks of its own."""
     return replace(
-        Safeguards(0, symbols=False, beam=True, bound=False, aligned=False, fits=lambda text: len(text) < 400),
+        Safeguards(0, marks=(NAMES, NUMBERS), beam=True, bound=False, aligned=False, fits=lambda text: len(text) < 400),
         **changes,
     )  # type: ignore[arg-type]
 
@@ -42,7 +52,7 @@ def run(text: str, model: Model, **changes: object) -> tuple[Translation, list[D
 
 def shout(decode: Decode) -> str:
     """A model that translates into capitals and copies everything else."""
-    return decode.text.upper()
+    return decode.text.upper()  # a fault in long sentences, and so a warning
 
 
 def marks_of(text: str) -> list[str]:
@@ -93,8 +103,18 @@ def test_marks_stand_where_the_model_put_them() -> None:
 
 
 def test_symbols_of_the_vocabulary_come_first() -> None:
-    _, asked = run("See {a}.", lose, symbols=True)
+    _, asked = run("See {a}.", lose, marks=(MARKS, NAMES, NUMBERS))
     assert [decode.text for decode in asked] == ["See ⟦0⟧.", "See T1.", "See 4711.", "See"]
+
+
+def test_without_marks_that_can_be_written_the_text_around_is_translated() -> None:
+    found, asked = run("See {a}.", shout, marks=())
+    assert (found.text, [decode.text for decode in asked]) == ("SEE {a}.", ["See"])
+
+
+def test_marks_are_those_that_the_vocabulary_can_write() -> None:
+    assert writable_marks(str.isdigit) == (NUMBERS,)
+    assert writable_marks(lambda mark: mark not in ("T1", "⟦0⟧"))[:2] == (MARKS[1:], NAMES[1:])
 
 
 def test_a_search_of_one_path_is_tried_before_a_beam() -> None:
@@ -236,6 +256,38 @@ def test_patterns_of_ones_own() -> None:
     assert [decode.text for decode in next(steps)] == ["the T1 is on"]
 
 
+def test_what_shows_faults_is_translated_again() -> None:
+    steps = together([safeguards(repeating=True, target="de").translate("cats sleep, dogs too", [])])
+    assert next(steps) == [Decode("cats sleep, dogs too", 0)]
+    bad = Translation("na na na na na")
+    assert steps.send([bad]) == [Decode("cats sleep, dogs too", 0, n_best=4, no_repeat=True)]
+    with pytest.raises(StopIteration) as end:
+        steps.send([replace(bad, alternatives=(Translation("Katzen schlafen, Hunde auch"),))])
+    assert end.value.value == [Translation("Katzen schlafen, Hunde auch")]
+
+
+def test_clauses_are_translated_by_themselves_where_another_search_fails_too() -> None:
+    steps = together([safeguards(repeating=True).translate("cats sleep, dogs too", [])])
+    next(steps)
+    bad = Translation("na na na na na")
+    steps.send([bad])
+    assert [decode.text for decode in steps.send([bad])] == ["cats sleep,", "dogs too"]
+    with pytest.raises(StopIteration) as end:
+        steps.send([Translation("Katzen schlafen,"), Translation("Hunde auch")])
+    assert end.value.value[0].text == "Katzen schlafen, Hunde auch"
+
+
+def test_what_stays_faulty_says_so() -> None:
+    found, asked = run("cats sleep", lambda decode: "na na na na na", repeating=True)
+    assert (found.text, found.warnings, len(asked)) == ("na na na na na", ("repeated",), 2)
+
+
+def test_a_search_of_ones_own_is_not_replaced() -> None:
+    """Samples, or candidates to rerank, are what was requested."""
+    found, asked = run("cats sleep", lambda decode: "na na na na na")
+    assert (found.warnings, len(asked)) == (("repeated",), 1)
+
+
 def wrong_number(decode: Decode) -> str:
     """A model that changes every number but the marks."""
     return re.sub(r"\d[\d.,]*\d", lambda match: match[0] if match[0] in NUMBERS else "77", decode.text)
@@ -284,7 +336,7 @@ def test_spans_and_numbers_are_kept_together() -> None:
 
 def test_a_span_with_digits_is_no_number() -> None:
     found, asked = run("see https://example.org/250 now", shout)
-    assert (len(asked), found.warnings) == (1, ())
+    assert (len(asked), "numbers" in found.warnings) == (1, False)
 
 
 def ranked(word: str, candidates: Sequence[Translation], back: Mapping[str, str]) -> str:

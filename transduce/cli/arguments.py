@@ -64,6 +64,14 @@ SearchOfCall = Annotated[
 ]
 Included = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; repeatable.")]
 Excluded = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must not appear; repeatable.")]
+Glossaries = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--glossary",
+        metavar="[LANGUAGES=]FILE",
+        help="Terms and their translations: .tsv, .csv, .tbx or .tmx; repeatable, the first preferred.",
+    ),
+]
 Protect = Annotated[
     Literal["on", "off"], typer.Option(help="Whether URLs, placeholders, code and the like are kept as they are.")
 ]
@@ -72,7 +80,8 @@ Patterns = Annotated[
     typer.Option("--pattern", metavar="REGEX", help="Further text to keep as it is, such as 'ORD-\\d+'; repeatable."),
 ]
 JsonLines = Annotated[
-    bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment.")
+    bool,
+    typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment, confidence."),
 ]
 AlignmentsFile = Annotated[
     Path | None, typer.Option(help="File for word alignments, a line a text: 0-0 1-2, source first.")
