@@ -152,7 +152,12 @@ def test_chinese_words_are_not_cut_inside(attention: bool) -> None:
 
 def test_chinese_words_of_several_pieces_end_where_the_translation_goes_on_as_it_stands() -> None:
     current = "了今年教育增加。"
-    texts = {current: -1.0, "了明年教育增加。": -1.5, "了科学家教育增加。": -2.0, "了多年宣布将增加对教育的投资。": -2.5}
+    texts = {
+        current: -1.0,
+        "了明年教育增加。": -1.5,
+        "了科学家教育增加。": -2.0,
+        "了多年宣布将增加对教育的投资。": -2.5,
+    }
     assert [word for word, _ in offered(texts, "了", "zh", current)] == ["明年", "科学家", "多年"]
 
 
@@ -185,8 +190,8 @@ def test_unlikely_words_are_not_offered() -> None:
     ("rest", "word"),
     [
         ("dormir.", "dormir"), ("l'homme rit", "l'homme"), ("3.5 km", "3.5"), ("fin… peut-être", "fin"),
-        ("Haus, das", "Haus"), ("고양이를 좋아해", "고양이를"), ("की तरह", "की"), ("Python编程", "Python"), ("« oui", ""),
-        ("U.S. and", "U.S"), ("—oui", ""), ("", ""),
+        ("Haus, das", "Haus"), ("고양이를 좋아해", "고양이를"), ("की तरह", "की"), ("Python编程", "Python"),
+        ("« oui", ""), ("U.S. and", "U.S"), ("—oui", ""), ("", ""),
     ],
 )  # fmt: skip
 def test_words_end_at_spaces_and_marks(rest: str, word: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from transduce.core.errors import UserError
@@ -213,13 +214,9 @@ def _pieces(translator: Translator, source: str, texts: Sequence[str], to: str) 
         if aligned:
             word_of = _word_numbers(aligned[number].source)
             links = {piece: word_of[read] for read, piece in aligned[number].links}
-        spans = [(begin, end, text[begin:end], links.get(i, -1)) for i, (begin, end) in enumerate(_pairs(ends))]
+        spans = [(begin, end, text[begin:end], links.get(i, -1)) for i, (begin, end) in enumerate(pairwise(ends))]
         found.append([_Piece(*span) for span in spans if span[2]])
     return found
-
-
-def _pairs(ends: Sequence[int]) -> Iterable[tuple[int, int]]:
-    return zip(ends, ends[1:], strict=False)
 
 
 def _word_numbers(pieces: Sequence[str]) -> list[int]:
