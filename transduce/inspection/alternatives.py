@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from transduce.core.errors import UserError
@@ -172,10 +172,7 @@ def _unspaced_word(pieces: Sequence[_Piece], current: Sequence[_Piece], start: i
         return ""
     if earlier and len(after[0].text) == 1 and "".join(one.text for one in after[1:]) in rests:
         return ""
-    shared = 0
-    while shared < min(len(after), len(own)) and after[-1 - shared].text == own[-1 - shared].text:
-        shared += 1
-    new = _in_script(after[: len(after) - shared] or after[:1])
+    new = _in_script(after[: len(after) - _shared_end(after, own)] or after[:1])
     word = "".join(one.text for one in new)
     if own and len(word) <= LONGEST:
         return word
@@ -185,6 +182,12 @@ def _unspaced_word(pieces: Sequence[_Piece], current: Sequence[_Piece], start: i
             break
         word += one.text
     return word
+
+
+def _shared_end(first: Sequence[_Piece], second: Sequence[_Piece]) -> int:
+    """How many pieces at the end of two translations are the same."""
+    same = (one.text == other.text for one, other in zip(reversed(first), reversed(second), strict=False))
+    return sum(takewhile(bool, same))
 
 
 def _in_script(pieces: Iterable[_Piece]) -> list[_Piece]:
