@@ -105,6 +105,14 @@ def test_other_words_are_those_of_the_library(pages: TestClient, toy: Toy) -> No
     assert pages.post("/page/alternatives", json={**asked, "target": "fr"}).status_code == 400
 
 
+def test_the_present_word_is_not_among_the_other_words(pages: TestClient) -> None:
+    asked = {"text": "sixty-two, eleven", "source": "en", "target": "de", "before": "zwei, "}
+    found = pages.post("/page/alternatives", json=asked).json()["alternatives"]
+    others = pages.post("/page/alternatives", json={**asked, "current": found[0]["text"]}).json()["alternatives"]
+    assert found[0]["word"] not in [one["word"] for one in others]
+    assert pages.post("/page/alternatives", json={**asked, "current": "zwei " * 3000}).status_code in (400, 413)
+
+
 def test_looks_are_those_of_the_library(pages: TestClient, toy: Toy) -> None:
     found = pages.post("/page/inspect", json={**ASKED, "beam": 3}).json()
     expected = json.loads(json.dumps(inspect(toy.translator, ASKED["text"], to="de", beam=3, model="toy").as_json()))

@@ -200,3 +200,21 @@ def test_a_line_of_a_file_is_one_run_where_nothing_is_strange() -> None:
     for text in ("", "  ", "12", "Das ist gut. Das auch.", "OK\n", " Hotel. Taxi."):
         (run,) = DirectionQuery(PAIRS, target="en").parts(text, "en")
         assert (run.piece.text + run.piece.space, run.left) == (text, "")
+
+
+@pytest.mark.parametrize(
+    ("word", "language", "excluded"),
+    [
+        ("gatos", "fr", True), ("Katzen", "fr", True), ("house", "fr", True), ("muito", "es", True), ("猫", "fr", True),
+        ("кот", "fr", True), ("gatos", "zh", True), ("gatos", "es", False), ("gatos", "pt", False),
+        ("chats", "fr", False), ("chiens", "fr", False), ("schlafen", "de", False), ("喜欢", "zh", False),
+        ("42", "fr", False), ("", "fr", False),
+    ],
+)  # fmt: skip
+def test_a_word_of_another_language_is_told(word: str, language: str, excluded: bool) -> None:
+    assert Detector(SIX).excludes(word, language) is excluded
+
+
+def test_chinese_letters_alone_may_be_japanese() -> None:
+    assert not Detector(("ja", "zh", "en")).excludes("猫", "ja")
+    assert Detector(("ja", "zh", "en")).excludes("ねこ", "zh")

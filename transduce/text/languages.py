@@ -158,6 +158,7 @@ ORIYA: or|TAMIL: ta|TELUGU: te|KANNADA: kn|MALAYALAM: ml|SINHALA: si|THAI: th|LA
 GEORGIAN: ka|ETHIOPIC: am|KHMER: km|HANGUL: ko|CJK: zh|HIRAGANA: ja|KATAKANA: ja""".replace("\n", "|").split("|")[1:]
     )
 }
+_WITH_CHINESE_LETTERS = ("ja", "yue", "wuu")  # of these too a word may have none but Chinese letters
 _DENSE = {"CJK": 4, "HIRAGANA": 4, "KATAKANA": 4, "HANGUL": 3}  # letters of Latin that one of these stands for
 _LANGID_CODES = {"nb": "no"}  # our codes with a different code in py3langid
 _KIN = {"yue": "zh", "wuu": "zh", "nn": "no"}  # languages of py3langid that are written nearly like these
@@ -171,6 +172,7 @@ _RARE, _WEIGHT = 1e-5, 0.7  # and the weight of words beside n-grams
 _AHEAD, _MOST = 6.0, 0.5  # nats, and share of the words, by which words alone decide
 _FAVOUR, _SHORT = 6.5, 25  # nats that a served language gets in a text of no letters, falling to none with so many
 _IMPOSSIBLE = -70.0
+_FOREIGN = 0.03  # of the probability of all served languages: a language with less is surely not that of a word
 _UNLISTED: dict[str, float] = {}
 
 
@@ -265,6 +267,17 @@ class Detector:
             none = sum(share for label, share in shares.items() if label not in self._codes)
             found.insert(0, Detected(best, round(100 * none, 1), served=False))
         return found
+
+    def excludes(self, text: str, language: str) -> bool:
+        """Whether a text, or a single word, is surely not in this served language but in another one."""
+        bare, label = bare_words(text), self._labels[language]
+        words, written_by = _WORDS.findall(bare.lower()), script_languages(bare)
+        if written_by:
+            return label not in written_by and not ("zh" in written_by and label in _WITH_CHINESE_LETTERS)
+        if all(label in _frequent_words().get(word, ()) for word in words):
+            return False
+        shares = self._shares(bare)
+        return shares.get(label, 0.0) < _FOREIGN * sum(shares.get(served, 0.0) for served in self._codes)
 
     def _code(self, label: str) -> str:
         """The served code of a label, or the label of a language that is not served."""

@@ -28,12 +28,13 @@ TOKENS_A_LOOK = 512  # cost of an inspection at the gate: it runs the model seve
 
 
 class AlternativesRequest(Strict):
-    """A sentence, and how its translation begins."""
+    """A sentence, how its translation begins, and the translation as it stands."""
 
     text: str
     source: Code
     target: Code
     before: str = ""
+    current: str = ""
 
 
 class InspectRequest(Strict):
@@ -62,21 +63,23 @@ async def _read(request: Request, model: type[S]) -> tuple[ServerState, S]:
 
 
 async def alternatives(request: Request) -> Response:
-    """Alternative continuations of a prefix, the likeliest first."""
+    """Alternative words after a prefix with their continuations, the likeliest first."""
     state, given = await _read(request, AlternativesRequest)
     _check_length(state, given.text)
     _check_length(state, given.before)
+    _check_length(state, given.current)
     hops = state.models.route(given.source, given.target)
     if not hops:
         return Json({"alternatives": []})
     first, last = hops[0].served.translator.tokenizers, hops[-1].served.translator.tokenizers
     _check_tokens(first.source, given.text, MOST_TOKENS, "sentence")
     _check_tokens(last.target, given.before, MOST_WRITTEN, "beginning")
+    _check_tokens(last.target, given.current, MOST_WRITTEN, "translation")
 
     def work(stop: CancelToken) -> list[dict[str, Any]]:
         text, last = _through(hops, given.text, stop)
         count = max(1, state.settings.alternatives)
-        found = find_alternatives(last.served.translator, text, given.before, last.to, count, stop)
+        found = find_alternatives(last.served.translator, text, given.before, last.to, count, stop, given.current)
         return [asdict(alternative) for alternative in found]
 
     found = await unless_gone(request, state.run(work, TOKENS_A_LOOK))

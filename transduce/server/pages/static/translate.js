@@ -129,10 +129,10 @@ async function openMenu(word) {
   place(list, word);
   try {
     const from = source.value === "auto" ? state.detected : source.value;
-    const asked = { text: sentence.source, source: from, target: target.value, before };
+    const asked = { text: sentence.source, source: from, target: target.value, before, current: sentence.text };
     const answer = await post("/page/alternatives", asked, menu.asking.signal);
     if (menu?.list !== list) return;
-    const others = answer.alternatives.filter((one) => one.text !== sentence.text);
+    const others = answer.alternatives;
     list.replaceChildren(...others.map((one) => option(one, before, word)));
     if (!others.length) list.append(entry(words.none, "faint"));
     (list.querySelector("[role=option]") ?? list).focus();
