@@ -42,6 +42,104 @@ api = LibreTranslateAPI(URL, "key")
 assert api.translate(TEXT, "en", "de") == EXPECTED
 assert api.detect(TEXT)[0]["language"] == "en"
 """
+# A word of the text has a translation of ours: v2's glossaries, and v3's, of several dictionaries, which can be edited.
+PYTHON_GLOSSARIES = """
+word, term = TEXT.split()[-1].strip("."), "zwölf"
+client = deepl.DeepLClient("key", server_url=URL)
+translated = lambda **given: client.translate_text(TEXT, source_lang="EN", target_lang="DE", **given).text
+assert ("en", "de") in [(one.source_lang, one.target_lang) for one in client.get_glossary_languages()]
+old = client.create_glossary("v2", "EN", "DE", {word: term, "other": "anders"})
+assert (old.name, old.ready, old.source_lang, old.target_lang, old.entry_count) == ("v2", True, "EN", "DE", 2)
+assert client.get_glossary(old.glossary_id).creation_time == old.creation_time
+assert old.glossary_id in [one.glossary_id for one in client.list_glossaries()]
+assert client.get_glossary_entries(old) == {word: term, "other": "anders"}
+assert term in translated(glossary=old).lower()
+assert term in translated(glossary=old.glossary_id).lower()
+found = client.translate_text_with_glossary([TEXT, TEXT], old)
+assert all(term in one.text.lower() for one in found)
+table = client.create_glossary_from_csv("csv", "EN", "DE", f"{word},acht")
+assert client.get_glossary_entries(table) == {word: "acht"}
+from deepl.api_data import MultilingualGlossaryDictionaryEntries as dictionary
+new = client.create_multilingual_glossary(
+    "v3", [dictionary("EN", "DE", {"other": "anders"}), dictionary("DE", "EN", {"anders": "other"})]
+)
+assert [(one.source_lang, one.target_lang, one.entry_count) for one in new.dictionaries] == [
+    ("EN", "DE", 1), ("DE", "EN", 1)
+]
+assert client.update_multilingual_glossary_name(new, "renamed").name == "renamed"
+changed = client.update_multilingual_glossary_dictionary(new, dictionary("EN", "DE", {word: term}))
+assert changed.dictionaries[0].entry_count == 2
+(entries,) = client.get_multilingual_glossary_entries(new, "EN", "DE").dictionaries
+assert entries.entries.splitlines() == ["other\\tanders", f"{word}\\t{term}"]  # as text in this version
+assert term in translated(glossary=changed).lower()
+assert term in translated(glossary_ids=[changed, table]).lower()
+assert "acht" in translated(glossary_ids=[table.glossary_id, changed]).lower()
+assert client.replace_multilingual_glossary_dictionary(new, dictionary("EN", "DE", {word: "acht"})).entry_count == 1
+assert client.replace_multilingual_glossary_dictionary_from_csv(new, "EN", "DE", f"{word},neun").entry_count == 1
+assert client.update_multilingual_glossary_dictionary_from_csv(new, "EN", "DE", "a,b").dictionaries[0].entry_count == 2
+client.delete_multilingual_glossary_dictionary(new, source_lang="DE", target_lang="EN")
+assert len(client.get_multilingual_glossary(new.glossary_id).dictionaries) == 1
+assert new.glossary_id in [one.glossary_id for one in client.list_multilingual_glossaries()]
+many = client.create_multilingual_glossary_from_csv("csv", "EN", "DE", f"{word},acht")
+for one in (new, many):
+    client.delete_multilingual_glossary(one)
+for one in (old, table):
+    client.delete_glossary(one)
+for ask in (client.get_glossary, client.get_multilingual_glossary, lambda number: translated(glossary=number)):
+    try:
+        ask(new.glossary_id)
+    except deepl.DeepLException as error:
+        assert error.http_status_code == 404
+    else:
+        raise AssertionError("a deleted glossary was found")
+try:
+    client.create_glossary("no", "EN", "EN", {"a": "b"})
+except deepl.DeepLException as error:
+    assert error.http_status_code == 400
+"""
+NODE_GLOSSARIES = """
+const word = TEXT.split(" ").pop().replace(".", ""), term = "zwölf";
+const multi = new deepl.DeepLClient("key", {serverUrl: URL});
+const entries = (given) => new deepl.GlossaryEntries({entries: given});
+const has = async (expected, options) =>
+    equal((await multi.translateText(TEXT, "en", "de", options)).text.toLowerCase().includes(expected), true);
+equal((await multi.getGlossaryLanguagePairs()).some((one) => one.sourceLang === "en" && one.targetLang === "de"), true);
+const old = await multi.createGlossary("v2", "en", "de", entries({[word]: term}));
+equal([old.name, old.ready, old.entryCount].join(), "v2,true,1");
+equal((await multi.getGlossary(old.glossaryId)).sourceLang, "en");
+equal((await multi.listGlossaries()).some((one) => one.glossaryId === old.glossaryId), true);
+equal((await multi.getGlossaryEntries(old)).entries()[word], term);
+await has(term, {glossary: old});
+const table = await multi.createGlossaryWithCsv("csv", "en", "de", Buffer.from(word + ",acht"));
+equal((await multi.getGlossaryEntries(table)).entries()[word], "acht");
+const made = await multi.createMultilingualGlossary("v3", [
+    {sourceLangCode: "en", targetLangCode: "de", entries: entries({other: "anders"})},
+    {sourceLangCode: "de", targetLangCode: "en", entries: entries({anders: "other"})},
+]);
+equal(made.dictionaries.length, 2);
+equal((await multi.updateMultilingualGlossaryName(made, "renamed")).name, "renamed");
+const dictionary = (given) => ({sourceLangCode: "en", targetLangCode: "de", entries: entries(given)});
+const changed = await multi.updateMultilingualGlossaryDictionary(made, dictionary({[word]: term}));
+equal(changed.dictionaries[0].entryCount, 2);
+const kept = await multi.getMultilingualGlossaryDictionaryEntries(made, "en", "de");
+equal(kept.entries.entries()[word], term);
+await has(term, {glossary: changed});
+await has(term, {glossaryIds: [changed, table]});
+await has("acht", {glossaryIds: [table.glossaryId, changed.glossaryId]});
+equal((await multi.replaceMultilingualGlossaryDictionary(made, dictionary({a: "b"}))).entryCount, 1);
+equal((await multi.replaceMultilingualGlossaryDictionaryWithCsv(made, "en", "de", "a,b")).entryCount, 1);
+const more = await multi.updateMultilingualGlossaryDictionaryWithCsv(made, "en", "de", "c,d");
+equal(more.dictionaries[0].entryCount, 2);
+await multi.deleteMultilingualGlossaryDictionary(made, "de", "en");
+equal((await multi.getMultilingualGlossary(made.glossaryId)).dictionaries.length, 1);
+equal((await multi.listMultilingualGlossaries()).some((one) => one.glossaryId === made.glossaryId), true);
+const csv = await multi.createMultilingualGlossaryWithCsv("csv", "en", "de", word + ",acht");
+for (const one of [made, csv]) await multi.deleteMultilingualGlossary(one);
+for (const one of [old, table]) await multi.deleteGlossary(one);
+let error = "";
+await multi.getGlossary(old.glossaryId).catch((failure) => { error = failure.constructor.name; });
+equal(error, "GlossaryNotFoundError");
+"""
 CLIENTS = (
     Client(
         "PyPI libretranslatepy 2.1.4",
@@ -104,7 +202,8 @@ try:
     client.translate_text(TEXT, target_lang="XX")
 except deepl.DeepLException as error:
     assert "target_lang" in str(error)
-""",
+"""
+        + PYTHON_GLOSSARIES,
     ),
     Client(
         "npm translate 3.1.0",
@@ -163,7 +262,8 @@ equal(both.map((one) => one.text).join("|"), EXPECTED + "|" + EXPECTED);
 equal((await client.getSourceLanguages()).some((one) => one.code === "en"), true);
 equal((await client.getTargetLanguages()).some((one) => one.code === "de"), true);
 equal((await client.getUsage()).character.count > 0, true);
-""",
+"""
+        + NODE_GLOSSARIES,
         node=True,
     ),
 )

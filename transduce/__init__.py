@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from transduce.model.contract import Memory as Memory
     from transduce.objectives import Loss as Loss
     from transduce.search import Hypothesis as Hypothesis
+    from transduce.text.terms import Glossary as Glossary
     from transduce.training.loop import train as train
     from transduce.translate.loading import load as load
     from transduce.translate.translator import Translator as Translator
@@ -43,6 +44,7 @@ _HOMES = {
     "Config": "transduce.experiment",
     "ConfigError": "transduce.core.errors",
     "DecoderState": "transduce.model.contract",
+    "Glossary": "transduce.text.terms",
     "Hypothesis": "transduce.search",
     "Loss": "transduce.objectives",
     "Memory": "transduce.model.contract",

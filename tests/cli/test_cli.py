@@ -247,6 +247,9 @@ def test_json_has_all_that_is_known(toy: Toy, run: Run) -> None:
         "alignment",
         "protection",
         "warnings",
+        "token_log_probs",
+        "confidence",
+        "missing_terms",
     }
     assert set(first) == known
     assert len(first["alternatives"]) == 1
@@ -456,3 +459,14 @@ def test_evaluate_needs_as_many_lines(texts: Path, run: Run) -> None:
     Path("short").write_text("one\n")
     assert "There are 1 hypotheses, but the reference has 30 lines" in refused(run("evaluate", "reference", "short"))
     assert "gone: cannot be read" in refused(run("evaluate", "reference", "gone"))
+
+
+def test_terms_of_a_glossary_are_kept(toy: Toy, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text("five\tzwölf\n")
+    ran = run("translate", toy.model, "--to", "de", "--glossary", f"en-de={tmp_path}/terms.tsv", "--json", "five")
+    found = json.loads(ran.lines[0])
+    assert "zwölf" in found["text"]
+    assert found["missing_terms"] == []
+    assert "expected a glossary in a file that ends in" in refused(
+        run("translate", toy.model, "--to", "de", "--glossary", tmp_path / "no.txt", "five")
+    )

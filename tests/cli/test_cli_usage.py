@@ -151,11 +151,12 @@ def test_the_flags_are_these_and_no_others() -> None:
         "prepare": "--shard --wait --merge",
         "doctor": "",
         "train": "--output -o",
-        "translate": "--input -i --output -o --to --from --beam --n-best --prefix --include --exclude --search"
-        f" --protect --pattern --json --alignments --pieces {model}",
+        "translate": "--input -i --output -o --to --from --beam --n-best --prefix --include --exclude --glossary"
+        f" --search --protect --pattern --json --alignments --pieces --min-confidence --fallback {model}",
         "transcribe": f"--input -i --output -o --beam --n-best --search --skip --json {model}",
         "score": f"--to {model}",
         "align": f"--to --layer --pieces {model}",
+        "confidence": f"--source --target --to --sentences --beam {opening}",
         "evaluate": "--source --other --language --lowercase -lc --moses --errors --output -o --to --beam --protect"
         f" --json {model}",
         "serve": f"--host --port --api-keys {opening}",

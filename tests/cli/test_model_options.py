@@ -24,6 +24,7 @@ COMMANDS = {
     "translate": "MODEL five --to de",
     "score": "MODEL TEXT/valid.en TEXT/valid.de --to de",
     "align": "MODEL TEXT/valid.en TEXT/valid.de --to de",
+    "confidence": "MODEL --source TEXT/valid.en --target TEXT/valid.de --to de",
     "evaluate": "TEXT/valid.de MODEL --source TEXT/valid.en --to de",
     "inspect": "five --model MODEL --to de",
     "serve": "en-de=MODEL --port 0",

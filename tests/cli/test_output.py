@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transduce.cli.output import as_json, as_lines, chosen_search, read_lines, translations_of, written
+from transduce.cli.output import (
+    Unsure,
+    as_json,
+    as_lines,
+    chosen_search,
+    read_lines,
+    sure_enough,
+    translations_of,
+    with_missing_named,
+    written,
+)
 from transduce.core.errors import ConfigError, DataError
 from transduce.search.settings import Beam, Greedy, Limits, MinimumBayesRisk, Sample, Samples
 from transduce.translate.translator import Translation
@@ -132,7 +142,21 @@ def test_json_is_one_line_with_all_that_is_known() -> None:
         "finished": False,
         "parts": 2,
         "alignment": None,
+        "protection": "",
+        "warnings": [],
+        "token_log_probs": [],
+        "warnings": [],
+        "confidence": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("fallback", "expected"),
+    [("mark", ["a", "[unsure] b", "c"]), ("source", ["a", "B", "c"]), ("empty", ["a", "", "c"])],
+)
+def test_too_little_confidence(fallback: Unsure, expected: list[str]) -> None:
+    made = [Translation("a", confidence=0.5), Translation("b", confidence=0.49), Translation("c")]
+    assert [one.text for one in sure_enough(made, iter("ABC"), 0.5, fallback)] == expected
 
 
 OWN = SimpleNamespace(search=Beam(size=3, limits=Limits(longest=99)))
@@ -215,3 +239,14 @@ def test_a_full_disk_is_called_one(text: str) -> None:
 def test_a_device_may_be_written_to() -> None:
     with written(Path("/dev/null")) as file:
         file.write("a line\n")
+
+
+def test_lines_that_lack_terms_are_named_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = Translation("x", missing_terms=("Datei", "Karte"))
+    every = [Translation("x"), *[lacking] * 12]
+    assert [*with_missing_named(every)] == every
+    (line,) = capsys.readouterr().err.strip().split("\n")
+    assert "could not be placed in line 2 (Datei, Karte), 3 (Datei, Karte)" in line
+    assert line.endswith("11 (Datei, Karte) and 2 more")
+    assert [*with_missing_named([Translation("x")])] == [Translation("x")]
+    assert capsys.readouterr().err == ""

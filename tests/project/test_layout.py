@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "objectives": "core text metrics data model search kernels",
     "experiment": "core data model search objectives training.settings",
     "training": "core text metrics data model search engines translate objectives experiment",
-    "evaluation": "core metrics",
+    "evaluation": "core text metrics",
     "inspection": "core text data model search engines translate",
     "exchange": "core text model search engines translate experiment training",
     "server": "core text search engines translate inspection",

@@ -31,6 +31,7 @@ NAMES = [
     "Config",
     "ConfigError",
     "DecoderState",
+    "Glossary",
     "Hypothesis",
     "Loss",
     "Memory",

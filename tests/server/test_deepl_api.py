@@ -52,7 +52,7 @@ def test_languages(served_translator: transduce.Translator) -> None:
         ({"source_lang": "XX"}, 400, "Value for 'source_lang' not supported."),
         ({"formality": ["x"], "tag_handling": []}, 400, "Value for 'tag_handling' not supported."),
         ({"tag_handling": "markdown"}, 400, "Value for 'tag_handling' not supported."),
-        ({"glossary_id": "g"}, 404, "Glossaries are not offered by this server"),
+        ({"glossary_id": "g", "source_lang": "EN"}, 404, "Glossary not found"),
     ],
 )
 def test_refusals(changed: dict[str, Any], status: int, text: str, client: TestClient) -> None:
@@ -61,7 +61,7 @@ def test_refusals(changed: dict[str, Any], status: int, text: str, client: TestC
 
 
 def test_what_is_not_offered(client: TestClient) -> None:
-    for path in ("/v2/document", "/v3/glossaries"):
+    for path in ("/v2/document", "/v3/style_rules"):
         answer = client.post(path)
         assert (answer.status_code, answer.json()) == (404, {"message": f"{path}: there is nothing here"})
     for kind in ("both", ""):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from starlette.testclient import TestClient
 import transduce
 from transduce.server import Served, Settings, application
 from transduce.server.admission import Keys
-from transduce.server.protocols import schemas
+from transduce.server.protocols import glossaries, schemas
 from transduce.server.protocols.v1 import routes
 from transduce.text.tokenizer import Tokenizer
 
@@ -170,6 +171,32 @@ def test_no_space_and_no_text_is_lost(client: TestClient) -> None:
             assert one["before"] == own[0]["before"] == text[: len(text) - len(text.lstrip())]
 
 
+def test_confidence_of_texts_and_sentences(client: TestClient, served_translator: transduce.Translator) -> None:
+    def sure(source: str, read: Sequence[int], found: Any, written: Sequence[int], to: str = "") -> float:
+        return 0.75 if source == "Five." else 0.25
+
+    asked = {**ASKED, "text": "Five. Sixty-two, eleven."}
+    assert client.post("/v1/translate", json=asked).json()["translations"][0]["confidence"] is None
+    translator = copy(served_translator)
+    translator.confidence = sure
+    with TestClient(application([Served("a", translator, (("en", "de"),))]), "http://localhost") as sure_client:
+        (one,) = sure_client.post("/v1/translate", json=asked).json()["translations"]
+        assert 0.25 < one["confidence"] < 0.75
+        lines = sure_client.post("/v1/translate", json={**asked, "stream": True}).text.split("\n")
+        assert [json.loads(line).get("confidence") for line in lines[:2]] == [0.75, 0.25]
+        html = {**asked, "text": "<p>Five.</p>", "format": "html"}
+        assert sure_client.post("/v1/translate", json=html).json()["translations"][0]["confidence"] == 0.75
+
+
+def test_confidence_through_two_models_is_that_of_both(served_translator: transduce.Translator) -> None:
+    translator = copy(served_translator)
+    translator.confidence = lambda source, read, found, written, to="": 0.5 if to == "zh" else 0.75
+    served = [Served("a", translator, (("de", "en"),)), Served("b", translator, (("en", "zh"),))]
+    with TestClient(application(served, Settings(pivot="en")), "http://localhost") as client:
+        answer = client.post("/v1/translate", json={"text": "fünf", "source": "de", "target": "zh"}).json()
+        assert answer["translations"][0]["confidence"] == 0.375
+
+
 def test_html_has_the_scores_of_its_passages(client: TestClient, served_translator: transduce.Translator) -> None:
     asked = {**ASKED, "format": "html", "text": "<p> five</p> <ul><li>sixty-two, eleven</li></ul>"}
     (found,) = client.post("/v1/translate", json=asked).json()["translations"]
@@ -255,7 +282,8 @@ def test_what_is_served(client: TestClient) -> None:
 
 
 def test_every_endpoint_of_ours_is_described(client: TestClient) -> None:
-    paths = {route.path for route in routes()} - {"/v1/openapi.json"}  # type: ignore[attr-defined]
+    every = [*routes(), *glossaries.routes()]
+    paths = {route.path for route in every} - {"/v1/openapi.json"}  # type: ignore[attr-defined]
     described = client.get("/v1/openapi.json").json()["paths"]
     assert paths == {path for path in described if path.startswith("/v1/")}
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -270,7 +298,7 @@ def test_examples_of_the_document_are_answered_and_shown(client: TestClient) -> 
             assert f'data-method="{method.upper()}" data-path="{path}"' in page
         if "post" in operations:
             example = operations["post"]["requestBody"]["content"]["application/json"]["example"]
-            assert client.post(path, json=example).status_code == 200, path
+            assert client.post(path, json=example).status_code in (200, 201), path
             assert json.dumps(example, ensure_ascii=False, indent=1) in page
     assert "translations[].<wbr>alternatives[].<wbr>log_prob" in page
     assert "text (at most 5000 characters) or list (1 to 50) of text (at most 5000 characters)" in page

@@ -118,7 +118,7 @@ def test_long_runs_take_no_time() -> None:
 
 
 def test_every_language_has_a_name_in_both_languages_of_the_interface() -> None:
-    listed = {line.split()[0] for line in languages._WORDS_FILE.read_text("utf-8").splitlines()}
+    listed = {line.split()[0] for line in languages._WORDS_FILE.read_text("utf-8").split("\n")[:-1]}
     assert not [code for code in listed if name_of(code) == code or name_of(code, "zh") == code]
     assert name_of("nds") == "Low German"
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import random
 import re
+import time
 import unicodedata
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transduce.text.protect import _HINT, MARKS, RULES, find_spans, mark_pair
+from transduce.core.errors import ConfigError
+from transduce.text.protect import (
+    _HINT,
+    MARKS,
+    RULES,
+    find_spans,
+    icu_message,
+    mark_pair,
+    own_patterns,
+    protected_spans,
+)
 from transduce.text.train_tokenizer import SentencePiece
 
 EXAMPLES = {
@@ -158,9 +170,119 @@ def test_texts_without_a_hint_have_no_span_to_protect() -> None:
             assert all(_HINT.search(text) for text in EXAMPLES[rule.kind])
 
 
-@pytest.mark.parametrize("text", ["I am 100% sure that a and/or b goes at most 5 km/h, e.g. here.", "Wait... what?"])
+PROSE = """I am 100% sure that a and/or b goes at most 5 km/h, e.g. here.
+Wait... what?
+Note:this starts at 12:30, and his/her car: yes.
+My iPhone and McDonald's, YouTube, GmbH, macOS, PhD and pH.
+It was 1.250.000 in 2018-2019, or 10 000 000, on 18.11.2026 or 12/11/2018.
+He said -- well -- no. "Yes," she said - and left.
+z.B. d.h. u.a. a.m. p.m. U.S. e.g. i.e. Dr. No. 5
+It costs $5, 50 %, US$100, EUR 1000, 3,50 and 1'000.
+He\'s a don\'t-know, 2*3*4, 5 < 6 > 4, A4, B2B, G20, COVID-19.
+Die Note:gut und 50%ige Lösung. Um 15.30 Uhr, am 3. Mai
+他说:“好”。时间是12:30，价格100元，50%的人。
+C\'est l\'un d\'eux : oui ; 15h30, 1er, 2e.
+``quoted\'\' and `this\' text\'.""".split("\n")
+
+
+@pytest.mark.parametrize("text", PROSE)
 def test_prose_has_nothing_to_protect(text: str) -> None:
-    assert [span for span in find_spans(text) if not span.learned] == []
+    assert [text[span.start : span.stop] for span in protected_spans(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        (
+            "See https://a.org/x. (Or https://b.org/y), https://c.org/!",
+            ["https://a.org/x", "https://b.org/y", "https://c.org/"],
+        ),
+        ("Open `a`, index.html.", ["`a`", "index.html"]),
+        ("请看https://a.org/x，或写信给jo@x.org。", ["https://a.org/x", "jo@x.org"]),
+        (
+            "**bold** and *it*, [docs](https://a.org) ~~no~~",
+            ["**", "**", "*", "*", "[", "](https://a.org)", "~~", "~~"],
+        ),
+        ("# Title", ["#"]),
+        ("这是**重点**内容", ["**", "**"]),
+        ("<b>{name}</b> is", ["<b>", "{name}", "</b>"]),
+        ('a <a href="x">word</a> here', ['<a href="x">', "</a>"]),
+        ("a * b ** c", []),
+        (":count of :total", [":count", ":total"]),
+        ('":name" said', [":name"]),
+        ("您好:name，", [":name"]),
+        ("Say {n, plural, one {# file} other {# files}}!", ["{n, plural, one {# file} other {# files}}"]),
+        ("{n, plural, one {# file}", []),
+        ("{n, plural} here", []),
+        ("Call 030 1234567 or +49 (0)30 / 12 34 56.", ["030 1234567", "+49 (0)30 / 12 34 56"]),
+        ("@x_y #z_1 😀👍", ["@x_y", "#z_1", "😀👍"]),
+    ],
+)
+def test_spans_to_protect(text: str, spans: list[str]) -> None:
+    assert [text[span.start : span.stop] for span in protected_spans(text)] == spans
+
+
+def test_own_patterns_come_on_top_and_join_what_they_overlap() -> None:
+    own = own_patterns([r"ACME\w*", r"\b[A-Z]\d\b"])
+    text = "ACMEcorp has A4 and https://x.org/ACME, {n, plural, other {A4}}"
+    found = [(span.kind, text[span.start : span.stop]) for span in protected_spans(text, own)]
+    assert found == [
+        ("own", "ACMEcorp"),
+        ("own", "A4"),
+        ("url", "https://x.org/ACME"),
+        ("icu", "{n, plural, other {A4}}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("a(", r"protect: pattern 2, 'a\(', is not a regular expression of Python: .*; write \\ before a character"),
+        ("a*", r"protect: pattern 2, 'a\*', also matches an empty text; it must match at least one character"),
+    ],
+)
+def test_own_patterns_are_checked(pattern: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        own_patterns(["x", pattern])
+
+
+def test_an_icu_message_is_taken_apart_and_put_together() -> None:
+    text = "{n, plural, offset:1 =0 {no one} one {# of {who}} other {{g, select, a {x} other {y}}}}"
+    message = icu_message(text)
+    assert message is not None
+    assert message.texts == ("no one", "# of {who}", "{g, select, a {x} other {y}}")
+    assert message.filled(message.texts) == text
+    assert message.filled(("1", "2", "3")) == "{n, plural, offset:1 =0 {1} one {2} other {3}}"
+    case = message.texts[1]
+    assert [case[span.start : span.stop] for span in protected_spans(case, in_message=True)] == ["#", "{who}"]
+    assert [span.kind for span in protected_spans(f"Is {case}")] == ["placeholder"]
+    assert icu_message(message.texts[2]) is not None
+    assert icu_message("{n}") is None
+    assert icu_message(text + "x") is None
+
+
+HOSTILE = """a|a |A|1|1 |1.|1-|0 |a.|a-|_|_a|*|**a|*a |~~a|[|[a](|](|<|<a |<a =|<!--|{|{a
+{a,plural,|{n, plural, one {|\'{|$
+%|%(a|%-0|:a|: :a|:a:|/|/a|/a/|../|~/|C:\\|C:\\a b|a/b.|a.py.|a@|a@b.|@a.|#a|`|``a`|```a``|http://
+http://(a|http://!|www.
++1 |(12) |DE89 |2026-|AB-|--a-|a.b()|a::|aB|Ab|😀|⟦1|&#|中|#中 |x.com|1.1.1.1|12/11/|f0|F0|é|\u00a0
+{{a|{%|[[a|[url=|v1.|![
+"""
+
+
+@pytest.mark.parametrize("seed", [seed for line in HOSTILE.split("\n") for seed in line.split("|") if seed])
+def test_hostile_text_takes_no_longer_than_its_length(seed: str) -> None:
+    text = (seed * 100_000)[:100_000]
+    begun = time.process_time()
+    protected_spans(text)
+    assert time.process_time() - begun < 1
+
+
+@given(st.text(alphabet="ab1 {}<>/*_`#@:.,'%$[]()-~\\中😀ICU\n", max_size=60))
+def test_spans_are_in_order_and_apart_in_any_text(text: str) -> None:
+    spans = protected_spans(text)
+    assert all(0 <= span.start < span.stop <= len(text) for span in spans)
+    assert all(one.stop <= other.start for one, other in pairwise(spans))
 
 
 def test_a_span_becomes_the_same_mark_on_both_sides() -> None:

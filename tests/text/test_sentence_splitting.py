@@ -35,7 +35,7 @@ def texts(text: str, language: str = "") -> list[str]:
         ("en", "See No. 5 and Fig. 3.|See block No.|Making requests is slow."),
         ("en", "1. Introduction"),
         ("en", "Vol. IV is here, e.g. in Oxford."),
-        ("en", "He works at Acme Inc.|They pay well, etc.|Nobody knows."),
+        ("en", "He works at Acme Inc.|They pay well, etc.|I know."),
         ("en", "He sold approx. three of them.|alwaysOnTop is a flag."),
         ("en", "“Really?” he asked.|“Yes!”|She left."),
         ("en", "Select option A.|Click Save."),

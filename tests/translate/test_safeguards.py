@@ -42,7 +42,7 @@ def run(text: str, model: Model, **changes: object) -> tuple[Translation, list[D
 
 def shout(decode: Decode) -> str:
     """A model that translates into capitals and copies everything else."""
-    return decode.text.upper()
+    return decode.text.upper()  # a fault in long sentences, and so a warning
 
 
 def marks_of(text: str) -> list[str]:
@@ -236,6 +236,38 @@ def test_patterns_of_ones_own() -> None:
     assert [decode.text for decode in next(steps)] == ["the T1 is on"]
 
 
+def test_what_shows_faults_is_translated_again() -> None:
+    steps = together([safeguards(repeating=True, target="de").translate("cats sleep, dogs too", [])])
+    assert next(steps) == [Decode("cats sleep, dogs too", 0)]
+    bad = Translation("na na na na na")
+    assert steps.send([bad]) == [Decode("cats sleep, dogs too", 0, n_best=4, no_repeat=True)]
+    with pytest.raises(StopIteration) as end:
+        steps.send([replace(bad, alternatives=(Translation("Katzen schlafen, Hunde auch"),))])
+    assert end.value.value == [Translation("Katzen schlafen, Hunde auch")]
+
+
+def test_clauses_are_translated_by_themselves_where_another_search_fails_too() -> None:
+    steps = together([safeguards(repeating=True).translate("cats sleep, dogs too", [])])
+    next(steps)
+    bad = Translation("na na na na na")
+    steps.send([bad])
+    assert [decode.text for decode in steps.send([bad])] == ["cats sleep,", "dogs too"]
+    with pytest.raises(StopIteration) as end:
+        steps.send([Translation("Katzen schlafen,"), Translation("Hunde auch")])
+    assert end.value.value[0].text == "Katzen schlafen, Hunde auch"
+
+
+def test_what_stays_faulty_says_so() -> None:
+    found, asked = run("cats sleep", lambda decode: "na na na na na", repeating=True)
+    assert (found.text, found.warnings, len(asked)) == ("na na na na na", ("repeated",), 2)
+
+
+def test_a_search_of_ones_own_is_not_replaced() -> None:
+    """Samples, or candidates to rerank, are what was requested."""
+    found, asked = run("cats sleep", lambda decode: "na na na na na")
+    assert (found.warnings, len(asked)) == (("repeated",), 1)
+
+
 def wrong_number(decode: Decode) -> str:
     """A model that changes every number but the marks."""
     return re.sub(r"\d[\d.,]*\d", lambda match: match[0] if match[0] in NUMBERS else "77", decode.text)
@@ -284,7 +316,7 @@ def test_spans_and_numbers_are_kept_together() -> None:
 
 def test_a_span_with_digits_is_no_number() -> None:
     found, asked = run("see https://example.org/250 now", shout)
-    assert (len(asked), found.warnings) == (1, ())
+    assert (len(asked), "numbers" in found.warnings) == (1, False)
 
 
 def ranked(word: str, candidates: Sequence[Translation], back: Mapping[str, str]) -> str:

@@ -21,6 +21,7 @@ COMMANDS = {
     "transcribe": "translating",
     "score": "translating",
     "align": "translating",
+    "confidence": "translating",
     "evaluate": "translating",
     "serve": "serving",
     "inspect": "inspecting",

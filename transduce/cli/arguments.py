@@ -18,7 +18,7 @@ from transduce.core.progress import say
 from transduce.translate.model_folder import shipped
 
 if TYPE_CHECKING:
-    from transduce.translate.directions import TextRun
+    from transduce.translate.directions import ChosenDirection, TextRun
     from transduce.translate.translator import Translator
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained or converted model.")]
@@ -64,6 +64,14 @@ SearchOfCall = Annotated[
 ]
 Included = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must appear; repeatable.")]
 Excluded = Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word that must not appear; repeatable.")]
+Glossaries = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--glossary",
+        metavar="[LANGUAGES=]FILE",
+        help="Terms and their translations: .tsv, .csv, .tbx or .tmx; repeatable, the first preferred.",
+    ),
+]
 Protect = Annotated[
     Literal["on", "off"], typer.Option(help="Whether URLs, placeholders, code and the like are kept as they are.")
 ]
@@ -72,7 +80,8 @@ Patterns = Annotated[
     typer.Option("--pattern", metavar="REGEX", help="Further text to keep as it is, such as 'ORD-\\d+'; repeatable."),
 ]
 JsonLines = Annotated[
-    bool, typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment.")
+    bool,
+    typer.Option("--json", help="One JSON object a text: text, score, tokens, alternatives, alignment, confidence."),
 ]
 AlignmentsFile = Annotated[
     Path | None, typer.Option(help="File for word alignments, a line a text: 0-0 1-2, source first.")
@@ -198,27 +207,34 @@ def pick_direction(translator: Translator, args: ParsedArgs, source: str, target
 
     A direction that was detected where no target was requested is printed on standard error, since it may be wrong.
     """
-    from transduce.text.languages import name_of
     from transduce.translate.directions import DirectionQuery, directions_of, scores_of
 
+    tokenizer = translator.tokenizers.source
     if not args.ours and not source:
         check_target(translator, args.folder, target)
         tags = [target] * max(1, len(args.texts))
         if translator.reading is not None or not scores_of(args.folder):
             return PickedDirection(tags)
-    tokenizer = translator.tokenizers.source
+        pairs = directions_of(args.folder, tokenizer)
+        ends = {end for _, end in pairs}
+        end = target or (min(ends) if len(ends) == 1 else "")
+        return PickedDirection(tags, functools.partial(DirectionQuery(pairs).parts, target=end))
     pairs = directions_of(args.folder, tokenizer)
     if not pairs:
         raise UserError(f"--from {source}: {args.folder} does not tell which languages it translates; leave it out")
     query = DirectionQuery(pairs, source, target)
-    ends = {end for _, end in pairs}
-    if not args.ours and not source:
-        end = target or (min(ends) if len(ends) == 1 else "")
-        return PickedDirection(tags, functools.partial(query.parts, target=end))
     ways = [query.way(text) for text in args.texts] or [query.way()]
-    for way in ways:
-        if way.recognised and not target:
-            names = [f"{name_of(code)} ({code})" for code in (way.source, way.target)]
-            say(f"recognised as {names[0]}: to {names[1]}")
+    if not target:
+        _say_recognised(ways)
     tags = [way.target if tokenizer.has_tag(way.target) else "" for way in ways]
     return PickedDirection(tags, None if source else functools.partial(query.parts, target=ways[0].target))
+
+
+def _say_recognised(ways: Sequence[ChosenDirection]) -> None:
+    """Print the directions that were detected."""
+    from transduce.text.languages import name_of
+
+    for way in ways:
+        if way.recognised:
+            names = [f"{name_of(code)} ({code})" for code in (way.source, way.target)]
+            say(f"recognised as {names[0]}: to {names[1]}")

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, TypeVar, cast
+from typing import Any, Literal, TextIO, TypeVar, cast
 
 from transduce.core import config as configs
 from transduce.core.durable import reason_of, unwritable
 from transduce.core.errors import ConfigError, DataError
-from transduce.core.progress import Progress
+from transduce.core.progress import Progress, say
 from transduce.data.formats.lines import DAMAGES, damaged, open_unpacked
 from transduce.engines import Translation
 from transduce.search.settings import SearchOption
@@ -27,6 +27,7 @@ from transduce.translate.translator import Translator
 
 T = TypeVar("T")
 WINDOW = 1000  # pairs that are scored or aligned at once
+NAMED = 10  # lines that are named in a warning
 _BARE_WORD = re.compile(r"=\s*([A-Za-z_][\w.:]*)\s*(?=,|$)")
 
 
@@ -164,6 +165,34 @@ def write_translations(
         file.write(as_json(translation) if json_lines else as_lines(translation, number, n_best))
         if links is not None and translation.alignment is not None:
             links.write(f"{translation.alignment.pharaoh()}\n")
+
+
+def with_missing_named(translations: Iterable[Translation]) -> Iterator[Translation]:
+    """Pass translations on, and name those that lack terms of the glossary on standard error at the end."""
+    lacking: list[str] = []
+    for number, translation in enumerate(translations, start=1):
+        if translation.missing_terms:
+            lacking.append(f"{number} ({', '.join(translation.missing_terms)})")
+        yield translation
+    if lacking:
+        more = f" and {len(lacking) - NAMED:,} more" if len(lacking) > NAMED else ""
+        say(f"terms of the glossary could not be placed in line {', '.join(lacking[:NAMED])}{more}")
+
+
+Unsure = Literal["mark", "source", "empty"]  # what stands for a translation of too little confidence
+UNSURE = "[unsure] "  # before a translation that is marked
+
+
+def sure_enough(
+    translations: Iterable[Translation], sources: Iterable[str], least: float, fallback: Unsure
+) -> Iterator[Translation]:
+    """Replace translations of less confidence than `least`: marked, by their source, or by nothing."""
+    for translation, source in zip(translations, sources, strict=False):
+        if translation.confidence is None or translation.confidence >= least:
+            yield translation
+        else:
+            text = {"mark": UNSURE + translation.text, "source": source, "empty": ""}[fallback]
+            yield dataclasses.replace(translation, text=text)
 
 
 def as_lines(translation: Translation, number: int, n_best: int) -> str:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,6 +21,7 @@ from transduce.cli.arguments import (
     Ensemble,
     ErrorRates,
     Excluded,
+    Glossaries,
     Included,
     InputFiles,
     JsonLines,
@@ -68,12 +69,20 @@ def translate(
     prefix: Annotated[str, typer.Option(help="How every translation must begin.")] = "",
     include: Included = None,
     exclude: Excluded = None,
+    glossary: Glossaries = None,
     search: SearchOfCall = None,
     protect: Protect = "on",
     patterns: Patterns = None,
     json_lines: JsonLines = False,
     alignments: AlignmentsFile = None,
     pieces: Pieces = False,
+    min_confidence: Annotated[
+        float, typer.Option(help="From 0 to 1: what to do with translations of less confidence is said by --fallback.")
+    ] = 0.0,
+    fallback: Annotated[
+        Literal["mark", "source", "empty"],
+        typer.Option(help='In place of them: the translation after "[unsure]", the source, or an empty line.'),
+    ] = "mark",
     ensemble: Ensemble = None,
     *,
     opening: Opening,
@@ -88,17 +97,24 @@ def translate(
 
         transduce translate runs/demo --beam 8 < input.txt > output.txt
 
+        transduce translate --to de --glossary terms.tsv --glossary en-de=more.tmx < manual.txt
+
         transduce translate runs/a --ensemble runs/b --ensemble runs/c -i input.txt --alignments links.txt
+
+        transduce translate --to de -i input.txt --min-confidence 0.5 --fallback source
     """
     from transduce.cli.arguments import pick_direction, split_model
     from transduce.cli.output import (
         chosen_search,
         read_files,
+        sure_enough,
         translations_of,
+        with_missing_named,
         with_progress,
         write_translations,
         written,
     )
+    from transduce.translate.glossaries import glossaries_of
     from transduce.translate.options import TranslateOptions
 
     unit = _unit_of(alignments, pieces)
@@ -106,6 +122,7 @@ def translate(
     args = split_model(words or [], files)
     texts, folders = args.texts, [args.folder, *(ensemble or [])]
     translator = opening.load(folders)
+    _check_confidence(translator, args.name, min_confidence)
     direction = pick_direction(translator, args, source, to)
     window = translator.window if texts or files or not sys.stdin.isatty() else 1  # what is typed is answered at once
     options = TranslateOptions(
@@ -117,13 +134,29 @@ def translate(
         include=include or (),
         exclude=exclude or (),
         align=unit,
+        glossary=glossaries_of(glossary),
         protect=protect == "on",
         patterns=patterns or (),
     )
-    stream = _translations(translator, texts or read_files(files), options, window, direction)
+    lines, again = tee(texts or read_files(files))
+    stream = _translations(translator, lines, options, window, direction)
+    if min_confidence:
+        stream = sure_enough(stream, again, min_confidence, fallback)
+    stream = with_missing_named(stream)
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
         shown = with_progress(stream, "Translating", len(texts) or None, output is None, window)
         write_translations(shown, file, links, json_lines, n_best if search is None else translations_of(search))
+
+
+def _check_confidence(translator: Translator, name: str, least: float) -> None:
+    """Raise UserError for --min-confidence that is no probability, or of a model without confidence."""
+    if not 0 <= least <= 1:
+        raise UserError(f"--min-confidence {least:g}: expected a number from 0 to 1")
+    if least and translator.confidence is None:
+        raise UserError(
+            f"--min-confidence: {name} does not say how sure it is; fit its confidence on held-out text with"
+            " `transduce confidence`, or leave this out"
+        )
 
 
 REPORTED = 3  # lines that are left as they are and named; of more the number is told
@@ -266,6 +299,55 @@ def align(
     with written(None) as file:
         for found in with_progress(aligned, "Aligning", len(pairs.sources), printed=True):
             file.write(f"{found.pharaoh()}\n")
+
+
+@opens_models
+def confidence(
+    model: ModelFolder,
+    source: Annotated[list[Path], typer.Option(help="Held-out source text, a sentence a line; repeatable.")],
+    target: Annotated[list[Path], typer.Option(help="Its translation, line by line; one for each --source.")],
+    to: Annotated[
+        list[str] | None, typer.Option(help="Target language of a model with tags; one for each --source.")
+    ] = None,
+    sentences: Annotated[int, typer.Option(help="So many of each pair of files, evenly spread; 0: all.")] = 1000,
+    beam: BeamSize = 0,
+    *,
+    opening: Opening,
+) -> None:
+    """Fit how sure a model is of its translations on text that it was not trained on, and store it with the model.
+
+    Writes confidence.json into the model's folder, and prints how good it is. Give text like that which will be
+    translated: confidence is the probability that a translation is not in the worst fifth of it.
+
+    Examples:
+
+        transduce confidence runs/demo --source test.de --target test.en
+
+        transduce confidence runs/many --source a.en --target a.de --to de --source b.en --target b.fr --to fr
+    """
+    from transduce.cli.arguments import check_target
+    from transduce.cli.output import read_pairs
+
+    with needed_by("fitting confidence", extra="evaluate"):
+        from transduce.workflows.pipeline.confidence import HeldOut, fit, observe, summary
+
+    targets = to or [""] * len(source)
+    if not len(source) == len(target) == len(targets):
+        raise UserError(
+            f"confidence: {len(source)} --source, {len(target)} --target and {len(to or [])} --to were given; give one"
+            " of each for each pair of files"
+        )
+    pairs = [read_pairs(*files) for files in zip(source, target, strict=True)]
+    translator = opening.load(model)
+    for language in targets:
+        check_target(translator, model, language)
+    texts = [
+        HeldOut.spread(language, language, pair.sources, pair.targets, sentences)
+        for language, pair in zip(targets, pairs, strict=True)
+    ]
+    fitted = fit(observe(translator, texts, beam))
+    fitted.write(model)
+    print("\n".join(summary(fitted.figures)))
 
 
 @opens_models

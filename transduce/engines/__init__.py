@@ -52,11 +52,15 @@ class Translation:
     """The translation of one text.
 
     `score` is what the search ranks by and `log_prob` the model's log-probability (summed over the parts of a long
-    text); `tokens` are the subword pieces; `finished` is False where the length limit cut the output (or left no room
-    for all required phrases). `alternatives` holds the other hypotheses if more than one was requested (for a text that
-    was not split into parts), `alignment` the source positions, if requested. `protection` says how spans such as URLs
+    text); `tokens` are the subword pieces, `token_log_probs` the log-probability of each and of the end symbol;
+    `finished` is False where the length limit cut the output (or left no room for all required phrases). `alternatives`
+    holds the other hypotheses if more than one was requested (for a text that was not split into parts), `alignment`
+    the source positions, if requested. `protection` says how spans such as URLs
     were kept: by "marks" that the model copied, or by translating the text "around" them; "" if there are none.
     `warnings` name what may be wrong: "numbers" where some have another value than in the text.
+    `confidence` is the probability that the translation is acceptable (`translate/confidence.py`), None where the model
+    does not say; of a text in parts it is their mean by tokens.
+    `missing_terms` are the glossary's terms for this text that it lacks.
     """
 
     text: str
@@ -69,6 +73,9 @@ class Translation:
     alignment: Alignment | None = None
     protection: str = ""
     warnings: tuple[str, ...] = ()
+    token_log_probs: tuple[float, ...] = ()
+    confidence: float | None = None
+    missing_terms: tuple[str, ...] = ()
 
     @classmethod
     def joined(cls, parts: Sequence[Translation], text: str, alignment: Alignment | None = None) -> Translation:
@@ -81,8 +88,19 @@ class Translation:
             all(part.finished for part in parts),
             len(parts),
             alignment=alignment,
+            token_log_probs=tuple(log for part in parts for log in part.token_log_probs),
+            confidence=_confidence_of(parts),
             warnings=tuple(dict.fromkeys(warning for part in parts for warning in part.warnings)),
+            missing_terms=tuple(dict.fromkeys(term for part in parts for term in part.missing_terms)),
         )
+
+
+def _confidence_of(parts: Sequence[Translation]) -> float | None:
+    """The mean confidence of parts by their tokens; None if a part that has tokens has none."""
+    weighed = [(part.confidence, len(part.tokens)) for part in parts if part.tokens]
+    if not weighed or any(confidence is None for confidence, _ in weighed):
+        return None
+    return sum((confidence or 0.0) * count for confidence, count in weighed) / sum(count for _, count in weighed)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ is measured as a corpus of its own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -36,6 +35,7 @@ from transduce.metrics.corpus import (
     target_languages,
     ter_metric,
 )
+from transduce.text.faults import is_copy, repeats, runs_away
 
 WORD_STARTS = (0, 1, 10, 20, 30, 40, 50)  # 0: blank lines stand apart; 50: and everything longer
 CHARACTER_STARTS = (0, 1, 20, 40, 60, 80, 100)  # a Chinese or Japanese word is about two characters
@@ -296,14 +296,6 @@ KINDS: dict[str, tuple[str, ...]] = {
 STAY = ("number", "name", "signs", "address", "mixed")  # a copy of these is no fault
 
 
-REPEATS = 4  # repetitions in a row that are no accident
-LONG_TIMES, LONG_MORE = 3, 30  # longer than so many times the source, and so many letters more
-_WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-# A unit of one to four words, or of up to eight characters where there are no spaces, repeated.
-_WORDS = re.compile(rf"(?:^|(?<=\s))(\S+(?:\s\S+){{0,3}}?)(?:\s\1){{{REPEATS - 1},}}(?=\s|$)")
-_CHARACTERS = re.compile(rf"(\S{{2,8}}?)\1{{{REPEATS - 1},}}|(\S)\2{{{2 * REPEATS},}}")
-
-
 @dataclass(frozen=True)
 class Health:
     """Counts of faulty translations among `lines`."""
@@ -320,21 +312,6 @@ class Health:
         return Health(**{key: left[key] + right[key] for key in left})
 
 
-def letters(text: str) -> str:
-    """Letters and digits alone, casefolded: what is unchanged in a copy."""
-    return "".join(character for character in text.casefold() if character.isalnum())
-
-
-def length(text: str) -> int:
-    """Letters of a text; a Chinese or Japanese character says as much as three."""
-    return len(text) + 2 * len(_WIDE.findall(text))
-
-
-def repeats(text: str) -> bool:
-    """Whether some words or characters are repeated many times in a row."""
-    return bool(_WORDS.search(text) or _CHARACTERS.search(text))
-
-
 def examine(
     sources: Sequence[str], translations: Sequence[str], finished: Sequence[bool], references: Sequence[str] = ()
 ) -> Health:
@@ -343,13 +320,13 @@ def examine(
     for number, (source, translation, complete) in enumerate(zip(sources, translations, finished, strict=True)):
         reference = references[number] if references else ""
         empty = not translation.strip() and bool(source.strip())
-        copied = bool(letters(source)) and letters(translation) == letters(source) != letters(reference)
+        copied = is_copy(source, translation) and not is_copy(source, reference)
         found += Health(
             lines=1,
             empty=int(empty),
             copied=int(copied),
             repeated=int(repeats(translation) and not repeats(source) and not repeats(reference)),
-            long=int(length(translation) > LONG_TIMES * length(source) + LONG_MORE),
+            long=int(runs_away(source, translation)),
             cut=int(not complete),
         )
     return found

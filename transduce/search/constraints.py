@@ -70,24 +70,28 @@ def check_one_path(constraints: Sequence[DecodingConstraints]) -> None:
         )
 
 
-def constraints_of_words(tokenizer: Tokenizer, include: Sequence[str], exclude: Sequence[str]) -> DecodingConstraints:
-    """Turn words to include and exclude into target tokens; a word that cannot be written need not be excluded."""
-    for name, words in (("include", include), ("exclude", exclude)):
+def constraints_of_words(
+    tokenizer: Tokenizer, include: Sequence[str | tuple[str, ...]], exclude: Sequence[str]
+) -> DecodingConstraints:
+    """Turn words to include and exclude into target tokens; a word that cannot be written need not be excluded.
+
+    A tuple among the words to include is a choice: one of its words must appear.
+    """
+    choices = [(word,) if isinstance(word, str) else word for word in dict.fromkeys(include)]
+    for name, words in (("include", [word for choice in choices for word in choice]), ("exclude", exclude)):
         for word in words:
             if not word.strip() or not tokenizer.spelling(word):  # a zero-width space has no piece at all
                 raise DataError(f"{name}: a blank word was given; give words that can be seen, or none")
     excluded = {word: _shortest([*tokenizer.spellings(word), *_within(tokenizer, word)]) for word in exclude}
-    included = tuple(_choice(tokenizer, word, excluded) for word in dict.fromkeys(include))
+    included = tuple(_choice(tokenizer, choice, excluded) for choice in choices)
     forbidden = sorted({phrase for phrases in excluded.values() for phrase in phrases})
     return DecodingConstraints(include=included, exclude=tuple(_shortest(forbidden)))
 
 
-def _choice(tokenizer: Tokenizer, word: str, excluded: dict[str, list[Phrase]]) -> tuple[Phrase, ...]:
-    """List the ways to write an included word: as after a space, and, where no space is needed, inside other text."""
-    ways = [tokenizer.spelling(word)]
-    if not _spaced(word):
-        ways += [tokenizer.spelling(word, inside=True), *_within(tokenizer, word)]
-    written = [way for way in ways if tokenizer.symbols.unk not in way]
+def _choice(tokenizer: Tokenizer, words: Sequence[str], excluded: dict[str, list[Phrase]]) -> tuple[Phrase, ...]:
+    """List the ways to write one of some words: as after a space, and, where no space is needed, inside other text."""
+    word, ways = words[0], [way for word in words for way in _ways(tokenizer, word)]
+    written = [way for way in dict.fromkeys(ways) if tokenizer.symbols.unk not in way]
     if not written:
         unknown = "".join(tokenizer.unknown(word))
         raise DataError(
@@ -98,6 +102,14 @@ def _choice(tokenizer: Tokenizer, word: str, excluded: dict[str, list[Phrase]]) 
         if not written:
             raise DataError(f"include: {word!r} cannot be written without {other!r}, which exclude forbids; drop one")
     return tuple(written)
+
+
+def _ways(tokenizer: Tokenizer, word: str) -> list[Phrase]:
+    """List the ways to write one word."""
+    ways = [tokenizer.spelling(word)]
+    if not _spaced(word):
+        ways += [tokenizer.spelling(word, inside=True), *_within(tokenizer, word)]
+    return ways
 
 
 def _within(tokenizer: Tokenizer, word: str) -> list[Phrase]:

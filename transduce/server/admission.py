@@ -206,6 +206,7 @@ MOST_EXCLUDED = 1000  # characters of words that must not
 CELLS_A_TOKEN = 64  # attention weights that cost as much as a token
 PASSES_ALIGNED = 2  # passes of the model over a sentence: translation and alignment
 PASSES_TAGGED = 3  # over a passage with tags: once more, in segments, where the tags cannot be placed
+PASSES_TERMS = 3  # over a sentence with terms: translation, alignment, and a search held to them
 
 
 def width_of(n_best: int, beam: int, included: int = 0) -> int:

@@ -26,7 +26,7 @@ from transduce.server import pages
 from transduce.server.answering import GONE, check_insider, failed, refused, state_of
 from transduce.server.answers import Gone, Json, Refused
 from transduce.server.models import Served
-from transduce.server.protocols import deepl, libretranslate, v1
+from transduce.server.protocols import deepl, deepl_glossaries, glossaries, libretranslate, v1
 from transduce.server.settings import Settings
 from transduce.server.state import CONTENT_TYPE, ServerState
 
@@ -115,7 +115,8 @@ def _check_site(headers: Headers) -> None:
 def application(models: Sequence[Served], settings: Settings | None = None) -> Starlette:
     """Build the ASGI app that translates with these models; `app.state.transduce` is its ServerState."""
     state = ServerState(models, settings or Settings())
-    routes = [*_health(), *libretranslate.routes(), *deepl.routes(), *v1.routes(), *pages.routes(state)]
+    protocols = (libretranslate, deepl, deepl_glossaries, v1, glossaries)
+    routes = [*_health(), *(route for protocol in protocols for route in protocol.routes()), *pages.routes(state)]
     endpoints = [route.path for route in routes if isinstance(route, Route)]
 
     @asynccontextmanager

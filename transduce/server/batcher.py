@@ -24,6 +24,7 @@ from transduce.search import SearchConfig
 from transduce.search.constraints import CancelToken
 from transduce.server.settings import Settings
 from transduce.text.alignment import Alignment, Unit
+from transduce.text.terms import TermMatch
 from transduce.translate.options import TranslateOptions
 from transduce.translate.translator import Translator
 
@@ -39,6 +40,7 @@ class Sentence:
     exclude: tuple[str, ...] = ()
     tokens: tuple[int, ...] | None = None  # of the text, where they are known
     source: str = ""
+    terms: tuple[TermMatch, ...] = ()  # of glossaries, found in the text
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Translate:
             protect=self.protect,
             source=[item.source for item in items],
             tokens={item.text: item.tokens for item in items if item.tokens is not None},
+            terms=[item.terms for item in items] if any(item.terms for item in items) else (),
         )
         return list(translator.run([item.text for item in items], options))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Annotated
 
@@ -84,6 +84,9 @@ class Settings:
     are any; `requests_a_minute` is for each key, or each address without keys (0: no limit). `hosts` are the names this
     server answers to (none: all), which keeps web pages from reaching it under a name of their own. `proxies` are
     addresses or networks whose `X-Forwarded-For` is trusted.
+
+    `data` is the folder in which the server keeps what its users make ("": in memory, until it ends): at most
+    `glossaries` for each key, of `glossary_bytes` each.
     """
 
     characters: Annotated[int, _limit(1, 10_000_000)] = 5000
@@ -106,6 +109,13 @@ class Settings:
     requests_a_minute: Annotated[int, _limit(0, 1_000_000)] = 0
     hosts: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
+    data: str = ""
+    glossaries: Annotated[int, _limit(0, 100_000)] = 100
+    glossary_bytes: Annotated[int, _limit(1024, 10 << 20)] = 1 << 20
+
+    def with_body(self, most: int) -> Settings:
+        """These settings with another limit to the body of a request."""
+        return replace(self, body=most)
 
     def __post_init__(self) -> None:
         check_bounds(self)

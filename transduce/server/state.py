@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from transduce.search.constraints import CancelToken
 from transduce.server.admission import Gate, Keys
 from transduce.server.batcher import Batcher
+from transduce.server.glossaries import GlossaryStore
 from transduce.server.inspection_process import InspectionProcess
 from transduce.server.models import Models, Served
 from transduce.server.settings import Proxies, Settings
@@ -40,6 +41,7 @@ class ServerState:
         self.meter = Meter(self)
         self.keys = Keys(settings.keys, settings.requests_a_minute)
         self.proxies = Proxies(settings.proxies)
+        self.glossaries = GlossaryStore(settings)
         self.detector = Detector(self.models.known)
         self._detects = False
         self.batchers = {
@@ -94,6 +96,7 @@ class ServerState:
             batcher.close()
         self._aside.shutdown(wait=False, cancel_futures=True)
         self.inspections.close()
+        self.glossaries.close()
 
     def _report(self, sentences: int, tokens: int, seconds: float) -> None:
         self.gate.done(tokens)

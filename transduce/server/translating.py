@@ -14,7 +14,14 @@ from itertools import chain, islice
 from typing import Any, Literal, TypeVar
 
 from transduce.engines import Translation
-from transduce.server.admission import PASSES_ALIGNED, PASSES_TAGGED, check_included, check_work, width_of
+from transduce.server.admission import (
+    PASSES_ALIGNED,
+    PASSES_TAGGED,
+    PASSES_TERMS,
+    check_included,
+    check_work,
+    width_of,
+)
 from transduce.server.answers import Refused
 from transduce.server.batcher import Sentence, Translate
 from transduce.server.markup import Layout, Passage, passages, placed, with_tags
@@ -24,6 +31,7 @@ from transduce.server.state import ServerState
 from transduce.text.alignment import Alignment, Unit
 from transduce.text.languages import Detected, name_of
 from transduce.text.markup import MOST_TAGS
+from transduce.text.terms import Glossary, TermMatch, TermMatcher
 from transduce.translate.directions import likely_source
 
 T = TypeVar("T")
@@ -156,6 +164,7 @@ class TranslationRequest:
     protect: bool = True
     whole: bool = False
     model: str = ""
+    glossaries: tuple[Glossary, ...] = ()
     asker: bytes = b""
 
 
@@ -176,6 +185,8 @@ class Answer:
     alignments: tuple[Alignment, ...] = ()
     before: str = ""
     sentences: tuple[tuple[str, str, str], ...] = ()
+    missing_terms: tuple[str, ...] = ()
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -255,15 +266,18 @@ class RequestRunner:
         """Translate one sentence through all models of its route; options apply to the last. Without one it stays."""
         if not hops:
             return Translation(text)
+        terms = terms_in(text, hops, self.request)
+        sure: float | None = 1.0
         for hop in hops[:-1]:
             work = Translate(hop.served.translator.search, protect=self.request.protect)
-            text = (await self._hop(hop, Sentence(text, hop.to, source=hop.source), work)).text
+            found = await self._hop(hop, Sentence(text, hop.to, source=hop.source), work)
+            text, sure = found.text, _both(sure, found.confidence)
         hop, request = hops[-1], self.request
-        item = Sentence(
-            text, hop.to, request.prefix if first else "", request.include, request.exclude, source=hop.source
-        )
+        prefix = request.prefix if first else ""
+        item = Sentence(text, hop.to, prefix, request.include, request.exclude, source=hop.source, terms=terms)
         search = hop.served.translator.choose_search(request.beam, request.n_best)
-        return await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None, request.protect))
+        found = await self._hop(hop, item, Translate(search, align if len(hops) == 1 else None, request.protect))
+        return found if len(hops) == 1 else replace(found, confidence=_both(sure, found.confidence))
 
     async def _hop(self, hop: RouteHop, item: Sentence, work: Translate) -> Translation:
         if not item.text.strip():
@@ -272,7 +286,7 @@ class RequestRunner:
         tokens = len(own) + 1
         if item.prefix:
             tokens += len(self.tokens.get((hop.served.name, ""), ()))
-        tokens *= self.width
+        tokens *= self.width * width_of_terms(item.terms, hop)
         taken = await self.window.take(tokens)
         try:
             item = replace(item, tokens=own)
@@ -296,6 +310,8 @@ class RequestRunner:
             tuple(aligned) if len(aligned) == len(found) else (),
             before,
             tuple((text, made.text, space) for text, made, space in zip(texts, found, spaces, strict=True)),
+            whole.missing_terms,
+            whole.confidence,
         )
 
     def _alternatives(
@@ -315,7 +331,9 @@ class RequestRunner:
     async def _markup(self, plan: TextPlan) -> Answer:
         work = (self._passage(piece, plan.hops_of(getattr(piece, "text", ""))) for piece in plan.pieces)
         made = _in_a_row(await together(work, self.most))
-        return Answer(made.text, plan.source, made.score, made.log_prob, made.finished, plan.detected)
+        scores, missing = (made.score, made.log_prob, made.finished), made.missing_terms
+        detected, sure = plan.detected, made.confidence
+        return Answer(made.text, plan.source, *scores, detected, missing_terms=missing, confidence=sure)
 
     async def _passage(self, piece: str | Passage, hops: Sequence[RouteHop]) -> Translation:
         if isinstance(piece, str):
@@ -343,6 +361,11 @@ class RequestRunner:
         return replace(found, text=before + text + "".join(texts))
 
 
+def _both(one: float | None, other: float | None) -> float | None:
+    """The probability that a translation and the one it was made of are acceptable, if both are known."""
+    return None if one is None or other is None else one * other
+
+
 def _side_by_side(plan: TextPlan, found: Sequence[Translation]) -> Translation:
     """Join the sentences of a text, with the spaces between them."""
     return Translation.joined(found, plan.layout.joined([sentence.text for sentence in found], plan.target))
@@ -365,6 +388,7 @@ async def prepared(state: ServerState, request: TranslationRequest) -> AdmittedR
     if request.source == "auto":
         await state.detecting()
     long = sum(map(len, request.texts)) + len(request.prefix) > LONG or len(request.texts) > MANY
+    long = long or bool(request.glossaries)  # whose first use indexes them
     return await asyncio.to_thread(work) if long else work()
 
 
@@ -387,27 +411,32 @@ def planned(state: ServerState, request: TranslationRequest) -> list[TextPlan]:
 
 def _planned(state: ServerState, request: TranslationRequest, models: Models, text: str) -> TextPlan:
     """The route and the parts of a text; one in a language that is not served has no route."""
-    source, detected = request.source, None
-    if source == "auto":
+    detected = None
+    if request.source == "auto":
         detected = likely_source(state.detector.detect(text), partial(_models_between, models, request.target))
-        source = detected.language
-    strange = detected is not None and detected.unsupported
-    hops = () if strange else models.route(source, request.target)
+    source = detected.language if detected else request.source
+    hops = () if detected and detected.unsupported else models.route(source, request.target)
     if request.align and len(hops) > 1:
         raise _unaligned(hops)
-    html = request.format == "html"
-    pieces = [part for piece in passages(text) for part in _apart(piece, source)] if html else ()
-    whole = request.whole or bool(request.include or request.prefix)
-    layout = Layout(()) if html else Layout.of(text, whole, source)
-    plan = TextPlan(text, hops, source, hops[-1].target if hops else request.target, detected, layout, tuple(pieces))
-    if detected is not None and not whole and len(plan.sentences) > 1:
-        others = {}
-        for sentence in plan.sentences:
-            language = state.detector.plain(sentence)
-            if language and language != source:
-                others[sentence] = _any_route(models, language, request.target)
-        plan = replace(plan, others=others)
-    return plan if hops or plan.others or html else replace(plan, layout=Layout.of(text, whole=True))
+    target = hops[-1].target if hops else request.target
+    if request.format == "html":
+        pieces = tuple(part for piece in passages(text) for part in _apart(piece, source))
+        plan = TextPlan(text, hops, source, target, detected, Layout(()), pieces)
+    else:
+        layout = Layout.of(text, request.whole or bool(request.include or request.prefix), source)
+        plan = TextPlan(text, hops, source, target, detected, layout)
+    if detected is not None and len(plan.sentences) > 1:
+        plan = replace(plan, others=_other_routes(state, plan, models, request.target))
+    if hops or plan.others or plan.pieces:
+        return plan
+    return replace(plan, layout=Layout.of(text, whole=True))
+
+
+def _other_routes(state: ServerState, plan: TextPlan, models: Models, target: str) -> dict[str, tuple[RouteHop, ...]]:
+    """The routes of sentences that are plainly in another language than the text; () for those that stay."""
+    found = {sentence: state.detector.plain(sentence) for sentence in plan.sentences}
+    others = {sentence: language for sentence, language in found.items() if language not in ("", plan.source)}
+    return {sentence: _any_route(models, language, target) for sentence, language in others.items()}
 
 
 def _any_route(models: Models, source: str, target: str) -> tuple[RouteHop, ...]:
@@ -455,7 +484,9 @@ def cost(tokens: Tokenized, plans: Sequence[TextPlan], request: TranslationReque
     total = 0
     for plan in plans:
         for text, times in plan.passes(request.align is not None):
-            total += sum((len(tokens[hop.served.name, text]) + 1) * times for hop in plan.hops_of(text))
+            hops = plan.hops_of(text)
+            wide = width_of_terms(terms_in(text, hops, request), hops[-1]) if hops else 1
+            total += sum((len(tokens[hop.served.name, text]) + 1) * times for hop in hops) * wide
         if plan.hops and request.prefix:
             last = plan.hops[-1]
             tokens[last.served.name, ""] = _prefix_tokens(last, request.prefix)
@@ -473,6 +504,23 @@ def _included(plans: Sequence[TextPlan], request: TranslationRequest, tokens: To
         longest = max((len(own) + 1 for (name, _), own in tokens.items() if name == last.served.name), default=0)
         most = max(most, check_included(forced, longest, settings))
     return most
+
+
+def terms_in(text: str, hops: Sequence[RouteHop], request: TranslationRequest) -> tuple[TermMatch, ...]:
+    """The terms of a sentence; through a pivot, where no model sees both sides, without their places."""
+    if not request.glossaries:
+        return ()
+    found = TermMatcher.of(request.glossaries, hops[0].source, hops[-1].target).find(text)
+    return found if len(hops) == 1 else tuple(replace(match, start=0, stop=0) for match in found)
+
+
+def width_of_terms(terms: Sequence[TermMatch], hop: RouteHop) -> int:
+    """The work of placing terms as a multiple of the usual: passes, times the beam of a search that is held to them."""
+    if not terms:
+        return 1
+    tokenizer = hop.served.translator.tokenizers.target
+    included = sum(len(tokenizer.spelling(target)) for target in {match.term.target for match in terms})
+    return PASSES_TERMS * width_of(1, 0, included)
 
 
 def _prefix_tokens(hop: RouteHop, prefix: str) -> tuple[int, ...]:

@@ -221,31 +221,35 @@ def read_words(text: str, language: str) -> Iterator[NumberWords]:
         for match in _CHINESE.finditer(text):
             yield NumberWords(*match.span(), *read_chinese(match[0]))
         return
-    table, scales, joiners = _table(language), SCALES.get(language, {}), _JOINERS.get(language, set())
-    number, start, stop = _Sum(), 0, 0
+    number, stop = _Sum(), 0
     for word in _LETTERS.finditer(text):
         spelled = word[0].lower()
-        values = table.get(spelled) or (_german_values(spelled) if language == "de" else ())
-        scale = Decimal(10) ** scales[spelled] if len(spelled) > 1 and spelled in scales else None
+        values, scale = _values_of(spelled, language)
+        joins = spelled in _JOINERS.get(language, ())
         near = text[stop : word.start()].strip() in ("", "-", "\u2011")
-        if not number.empty and not (near and (number.takes(values) or scale or spelled in joiners)):
-            yield NumberWords(start, stop, *number.done())
+        if not number.empty and not (near and (number.takes(values) or scale or joins)):
+            yield number.words(stop)
             number = _Sum()
         if values or scale:
-            start = word.start() if number.empty else start
-            number.add(values, scale)
-            stop = word.end()
-        elif spelled in joiners and not number.empty:
+            number.add(word.start(), values, scale)
+        if values or scale or joins:
             stop = word.end()
     if not number.empty:
-        yield NumberWords(start, stop, *number.done())
+        yield number.words(stop)
+
+
+def _values_of(word: str, language: str) -> tuple[tuple[Decimal, ...], Decimal | None]:
+    """Return the values of a word, and what it multiplies the words before it by."""
+    power = SCALES.get(language, {}).get(word) if len(word) > 1 else None
+    values = _table(language).get(word) or (_german_values(word) if language == "de" else ())
+    return values, None if power is None else Decimal(10) ** power
 
 
 class _Sum:
     """Number words that make one number, as far as they are read."""
 
     def __init__(self) -> None:
-        self.total, self.part = Decimal(0), Decimal(0)
+        self.start, self.total, self.part = 0, Decimal(0), Decimal(0)
         self.values = set[Decimal]()
 
     @property
@@ -261,8 +265,9 @@ class _Sum:
         free = next((place for place in (1000, 100, 20, 10) if self.part % place == 0), 1)
         return values[0] < free or (self.part == 4 and values[0] == 20)
 
-    def add(self, values: tuple[Decimal, ...], scale: Decimal | None) -> None:
+    def add(self, start: int, values: tuple[Decimal, ...], scale: Decimal | None) -> None:
         """Add a word's value, or multiply by its scale: hundred the last part, what is larger all that is smaller."""
+        self.start = start if self.empty else self.start
         if values and self.part != Decimal("0.5"):
             self.part = Decimal(80) if self.part == 4 and values[0] == 20 else self.part + values[0]
         elif scale == 100:
@@ -273,8 +278,8 @@ class _Sum:
             self.part = Decimal(0)
         self.values |= {*values, self.part, self.total, self.total + self.part} | ({scale} if scale else set())
 
-    def done(self) -> tuple[Decimal, frozenset[Decimal]]:
-        return self.total + self.part, frozenset(self.values)
+    def words(self, stop: int) -> NumberWords:
+        return NumberWords(self.start, stop, self.total + self.part, frozenset(self.values))
 
 
 def _german_values(word: str) -> tuple[Decimal, ...]:

@@ -55,6 +55,7 @@ _HOURS = re.compile(
     rf"(?:[{_SPACES}]?([0-5]?\d)(?:分|(?![\d%]|[.,]\d))|(半))?",
     re.IGNORECASE,
 )
+_HOUR = re.compile(r"(?:[01]?\d|2[0-4])(?:\.[0-5]\d)?")
 _ORDINAL = re.compile(r"(?:st|nd|rd|th|ers?|ères?|res?|èmes?|es|e|os|as|o|a|º|ª|°)(?![\w])|\.(?=\s[A-Za-zÄÖÜäöü])")
 _DECADE = re.compile(r"[’']?s\b|er\b|年代|[后後]")
 _DECADE_BEFORE = re.compile(r"(?:ann[ée]es|años|anos|’|')\s?$", re.IGNORECASE)
@@ -179,10 +180,14 @@ def _scaled(value: Decimal, language: str) -> str:
 
 
 def _values_of(numbers: Sequence[Number]) -> Values:
-    """Return all values of a text. Of a time that is as it stands, of a scaled number what is one value."""
+    """Return all values of a text. A time and a year have the one that stands there, a scaled number what is one value.
+
+    So 1950s is found in "the fifties", and not in "the 1850s".
+    """
     found = set[Decimal]()
     for number in numbers:
-        for reading in number.readings[:1] if number.kind == "time" else number.readings:
+        year = number.kind == "integer" and 1000 <= number.value < 2100
+        for reading in number.readings[:1] if number.kind == "time" or year else number.readings:
             if number.scale == 1 or number.kind == "words" or len(reading) == 1:
                 found |= reading
     return frozenset(found)
@@ -206,23 +211,31 @@ def _digits(text: str, language: str) -> Iterator[Number]:
 
 def _moment(token: re.Match[str], text: str) -> list[Number]:
     """Read a date, or a time of day; none if the token is neither."""
-    parts = re.findall(r"\d+(?:[.,]\d+)?" if token["clock"] else r"\d+", token[0])
+    parts = re.findall(r"\d+", token[0])
     if token["iso"] or (token["date"] and min(map(int, parts[:2])) <= 12 and max(map(int, parts[:2])) <= 31):
-        year = next((part for part in parts if len(part) == 4), parts[-1])
-        others = frozenset(Decimal(part) for part in parts if part is not year)
-        readings = tuple(others | {possible} for possible in _years(Decimal(year)))
-        return [Number(token.start(), token.end(), "", Decimal(year), "date", readings=readings)]
-    hour, *rest = parts
-    clock = token["clock"] or re.fullmatch(r"(?:[01]?\d|2[0-4])(?:\.[0-5]\d)?", token[0])
-    after, half = _PM.match(text, token.end()), _HOURS.match(text, token.end())
-    if not clock or not (after or half or token["clock"]) or int(hour) > 24 or len(rest) > 1 or "." in token[0][3:]:
+        return [_date(token, parts)]
+    if not (token["clock"] or _HOUR.fullmatch(token[0])) or len(parts) > 2 or int(parts[0]) > 24:
         return []
-    stop = after.end() if after else half.end() if half else token.end()
-    minute = Decimal(rest[0]) if rest else Decimal(half[1] or (30 if half[2] else 0)) if half else Decimal(0)
-    if half and rest and half[1]:
-        stop = token.end()
-    time = Decimal(hour) + (12 if after and after[1] in "pP" and int(hour) < 12 else 0)
-    return [Number(token.start(), stop, "", time * 60 + minute, "time", readings=_times(time, minute))]
+    half_day, named = _PM.match(text, token.end()), _HOURS.match(text, token.end())
+    if half_day:
+        return [_time(token.start(), half_day.end(), parts, afternoon=half_day[1] in "pP")]
+    if not named or (len(parts) > 1 and named[1]):
+        return [_time(token.start(), token.end(), parts)] if token["clock"] else []
+    minutes = named[1] or ("30" if named[2] else "0")
+    return [_time(token.start(), named.end(), [*parts, minutes])]
+
+
+def _date(token: re.Match[str], parts: Sequence[str]) -> Number:
+    year = next((part for part in parts if len(part) == 4), parts[-1])
+    others = frozenset(Decimal(part) for part in parts if part is not year)
+    readings = tuple(others | {possible} for possible in _years(Decimal(year)))
+    return Number(token.start(), token.end(), "", Decimal(year), "date", readings=readings)
+
+
+def _time(start: int, stop: int, parts: Sequence[str], afternoon: bool = False) -> Number:
+    hour, minute = Decimal(parts[0]), Decimal(parts[1] if len(parts) > 1 else 0)
+    hour += 12 if afternoon and hour < 12 else 0
+    return Number(start, stop, "", hour * 60 + minute, "time", readings=_times(hour, minute))
 
 
 def _times(hour: Decimal, minute: Decimal) -> tuple[Values, ...]:
@@ -285,17 +298,19 @@ def _named(number: Number, text: str) -> Number:
         return replace(number, kind="amount", unit=before[1] if before else after[2] if after else "")
     if after:
         return replace(number, unit=after[3])
-    is_integer = number.kind == "integer" and number.scale == 1
-    if is_integer and (century := _CENTURY.match(text, number.stop)):
+    return _counted(number, text) if number.kind == "integer" and number.scale == 1 else number
+
+
+def _counted(number: Number, text: str) -> Number:
+    """Add the other readings of a decade, and say whether an integer is an ordinal."""
+    if century := _CENTURY.match(text, number.stop):
         return replace(number, readings=(*number.readings, frozenset({number.value * 100 - 100 + int(century[1])})))
     decade = _DECADE.match(text, number.stop) or _DECADE_BEFORE.search(text[max(0, number.start - 8) : number.start])
-    if is_integer and decade and (number.value < 100 or 1000 <= number.value < 2100):
+    if decade and (number.value < 100 or 1000 <= number.value < 2100):
         readings = tuple(frozenset({year}) for year in _years(number.value))
         return replace(number, readings=number.readings + readings)
-    ordinal = _ORDINAL.match(text, number.stop)
-    if is_integer and (ordinal or text[: number.start].endswith("第")):
-        return replace(number, kind="ordinal")
-    return number
+    is_ordinal = _ORDINAL.match(text, number.stop) or text[number.start - 1 : number.start] == "第"
+    return replace(number, kind="ordinal") if is_ordinal else number
 
 
 def _integer(start: int, stop: int, value: Decimal) -> Number:

@@ -88,7 +88,7 @@ class Rule:
 RULES = (
     Rule(
         "code",
-        r"(?<!`)(?P<ticks>`{1,3}+)(?![^`']*+(?<=[\w.,!?])'[\s.,;:!?)])(?:(?!'')[^`]|(?!(?P=ticks)(?!`))`++)++(?P=ticks)(?!`)",
+        r"(?<!`)(?P<ticks>`{1,3}+)(?!`)(?![^`']*+(?<=[\w.,!?])'[\s.,;:!?)])(?:(?!'')[^`]|(?!(?P=ticks)(?!`))`++)++(?P=ticks)(?!`)",
     ),
     Rule(
         "url",
@@ -266,6 +266,9 @@ class ProtectedSpan:
     def learned(self) -> bool:
         return self.kind in _LEARNED
 
+    def overlaps(self, other: ProtectedSpan) -> bool:
+        return self.start < other.stop and other.start < self.stop
+
     def moved(self, by: int) -> ProtectedSpan:
         """The span in a text with so many more characters before it."""
         return ProtectedSpan(self.kind, self.start + by, self.stop + by)
@@ -299,17 +302,15 @@ def protected_spans(text: str, own: Sequence[re.Pattern[str]] = (), in_message: 
     of kind "icu" never joins another: `icu_message` gives its texts.
     """
     found = list(_scan(text, _PROTECTED)) if _HINT.search(text) else []
-    if in_message:  # a number, not a heading
-        found = [span for span in found if span.kind != "markup" or text[span.start] != "#"]
-    messages = [(span.start, span.stop) for span in found if span.kind == "icu"]
-    for pattern in (*own, *([_ICU_NUMBER] if in_message else [])):
-        for match in pattern.finditer(text):
-            if match[0] and not any(start < match.end() and match.start() < stop for start, stop in messages):
-                found.append(ProtectedSpan("own" if pattern in own else "placeholder", *match.span()))
+    messages = [span for span in found if span.kind == "icu"]
+    more = [ProtectedSpan("own", *match.span()) for pattern in own for match in pattern.finditer(text) if match[0]]
+    if in_message:
+        more += [ProtectedSpan("placeholder", *match.span()) for match in _ICU_NUMBER.finditer(text)]
+    found += [span for span in more if not any(span.overlaps(message) for message in messages)]
     merged: list[ProtectedSpan] = []
     for span in sorted(found, key=lambda span: (span.start, -span.stop)):
-        last = merged[-1] if merged else None
-        if last and span.start < last.stop and "icu" not in (span.kind, last.kind):
+        last = merged[-1] if merged else span
+        if merged and span.start <= last.stop and "icu" not in (span.kind, last.kind):
             merged[-1] = ProtectedSpan(last.kind, last.start, max(last.stop, span.stop))
         else:
             merged.append(span)

@@ -285,39 +285,41 @@ def _ends(text: str, begin: int, end: int, stop: re.Match[str], rules: SentenceR
         return marks[-1] in "!?" or not following.lstrip("-–— ")[:1].islower()  # "Why?" he asked.
     if goes_on or marks != ".":
         return not goes_on
-    return _ends_at_word(text[max(begin, stop.start() - 60) : stop.start()], begin == stop.start(), after, rules)
+    return _ends_at_word(text[max(begin, stop.start() - 60) : stop.start()], after, rules)
 
 
-def _ends_at_word(before: str, first: bool, after: str, rules: SentenceRules) -> bool:
+def _ends_at_word(before: str, after: str, rules: SentenceRules) -> bool:
     """Whether a single full stop behind these words, with no small letter after it, ends their sentence."""
     words = before.split()
-    if first or not words or before[-1:].isspace():
+    if not words or before[-1:].isspace():
         return True
     word, last = words[-1].lstrip(_OPENING), words[-2] if len(words) > 1 else ""
-    bare = word.lower()
-    if last.endswith(".") and _INITIALS.fullmatch(last[:-1].lower()) and f"{last.lower()}{bare}" in rules.titles:
-        return False  # z. B.
     match = _NEXT.match(after)
-    name, stopped = (match[1], match[2]) if match else ("", "")
+    name, stopped = (match[1], bool(match[2])) if match else ("", False)
     starts = name.lower() in rules.starters and not (stopped and len(name) == 1)
-    if bare in rules.titles:
-        return False
-    if bare in rules.numbered:
-        number = name[:1].isdigit() or (name.isupper() and set(name) <= set("IVXLC"))
-        if number or len(bare) > 1:
-            return not number
-    if bare in rules.closing:
-        return not name[:1].isdigit()
-    if bare in rules.others:
-        return starts
-    if bare.isdigit():
-        return not _is_ordinal(word, last, name, starts, rules) if len(bare) <= 3 else True
-    if _INITIALS.fullmatch(bare) and bare[-1].isalpha():
-        return _ends_at_initial(word, last, name, bool(stopped), starts, rules)
+    known = _ends_at_abbreviation(word.lower(), last.lower(), name, starts, rules)
+    if known is not None:
+        return known
+    if word.isdigit() and len(word) <= 3:
+        return not _is_ordinal(last, name, starts, rules)
+    if _INITIALS.fullmatch(word) and word[-1].isalpha():
+        return _ends_at_initial(word, last, name, stopped, starts, rules)
     return True
 
 
-def _is_ordinal(word: str, last: str, name: str, starts: bool, rules: SentenceRules) -> bool:
+def _ends_at_abbreviation(word: str, last: str, name: str, starts: bool, rules: SentenceRules) -> bool | None:
+    """Whether a sentence ends at an abbreviation; None for other words."""
+    number = name[:1].isdigit() or (name.isupper() and set(name) <= set("IVXLC") and not starts)
+    if last.endswith(".") and f"{last}{word}" in rules.titles:
+        return False  # z. B.
+    if word in rules.titles or (word in rules.numbered and number):
+        return False
+    if word in rules.closing or (word in rules.numbered and len(word) > 1):
+        return not number
+    return starts if word in rules.others else None
+
+
+def _is_ordinal(last: str, name: str, starts: bool, rules: SentenceRules) -> bool:
     """Whether a number is one as in "am 3. Mai", or counts what follows: "1. Introduction", "(2. Auflage)"."""
     if not last or last[-1:] in ":;–—" or name.lower() in rules.after_ordinals:
         return True

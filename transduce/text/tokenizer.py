@@ -138,7 +138,13 @@ class Tokenizer:
     @cached_property
     def byte_fallback(self) -> bool:
         """Whether a character without a piece is encoded as its bytes rather than as the unknown token."""
-        return any(self._processor.is_byte(token) for token in range(self.size))
+        return len(self.spelling_tokens) > 1
+
+    @cached_property
+    def spelling_tokens(self) -> frozenset[int]:
+        """Tokens of characters without a piece: their bytes, and the unknown token."""
+        spelt = {token for token in range(self.size) if self._processor.is_byte(token)}
+        return frozenset(spelt | {self._processor.unk_id()})
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode each text to tokens, without start and end."""

@@ -16,6 +16,7 @@ from transduce.core.progress import say
 from transduce.core.untrusted import read_small
 from transduce.engines import Engine, Fallback, report
 from transduce.search.settings import STEPWISE
+from transduce.translate.confidence import Estimator
 from transduce.translate.model_folder import (
     MODEL,
     NATIVE,
@@ -145,7 +146,15 @@ def _open_native(folder: Path, trust: bool) -> Translator:
     search = read_search(folder, trust)
     engine = NativeEngine(folder / NATIVE, tokenizers.source.symbols, tokenizers.target.symbols)
     engine.check_sizes(tokenizers.source.size, tokenizers.target.size)
-    return Translator(engine, tokenizers, search, facts.longest, decoder=ConvertedDecoder(), protect=True)
+    return Translator(
+        engine,
+        tokenizers,
+        search,
+        facts.longest,
+        decoder=ConvertedDecoder(),
+        protect=True,
+        confidence=Estimator.open(folder, tokenizers),
+    )
 
 
 def _open_torch(
@@ -191,6 +200,7 @@ def _open_torch(
         search_tokens=engine.search_tokens,
         reading=reading,
         protect=True,
+        confidence=Estimator.open(folders[0], tokenizers) if len(folders) == 1 else None,
     )
 
 

@@ -18,6 +18,7 @@ from transduce.engines import Translation
 from transduce.search import SearchConfig
 from transduce.search.constraints import CancelToken, DecodingConstraints
 from transduce.text.alignment import Unit
+from transduce.text.terms import Glossary, TermMatch
 from transduce.text.tokenizer import Tokenizer
 from transduce.translate.safeguards import Decode
 
@@ -43,6 +44,8 @@ class TranslateOptions:
     patterns: Sequence[str] = ()
     source: str | Sequence[str] = ""
     tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of texts that the caller has tokenized already
+    glossary: Sequence[Glossary] = ()
+    terms: Sequence[tuple[TermMatch, ...]] = ()  # one a text: those that the caller has found already, for `glossary`
 
     def check(self) -> None:
         """Raise ConfigError for an option that is not a known value."""
@@ -59,6 +62,20 @@ class TranslateOptions:
             include=words_of("include", self.include, begin, count),
             exclude=words_of("exclude", self.exclude, begin, count),
             cancel_tokens=one_a_text("cancel_tokens", self.cancel_tokens, begin, count) if self.cancel_tokens else (),
+            terms=one_a_text("terms", self.terms, begin, count) if self.terms else (),
+        )
+
+    def chosen(self, numbers: Sequence[int]) -> TranslateOptions:
+        """The options of some of the texts, from options that have one value per text."""
+        return replace(
+            self,
+            prefixes=[self.prefixes[number] for number in numbers],
+            to=[self.to[number] for number in numbers],
+            source=[self.source[number] for number in numbers],
+            include=[self.include[number] for number in numbers],
+            exclude=[self.exclude[number] for number in numbers],
+            cancel_tokens=[self.cancel_tokens[number] for number in numbers] if self.cancel_tokens else (),
+            terms=[self.terms[number] for number in numbers] if self.terms else (),
         )
 
     def of_decodes(self, decodes: Sequence[Decode]) -> TranslateOptions:

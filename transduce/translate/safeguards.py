@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 from transduce.engines import Translation
 from transduce.text.alignment import Alignment, Unit
+from transduce.text.faults import problems
 from transduce.text.markup import Tag, TaggedText, elements, place_tags
 from transduce.text.numbers import Number, NumberCheck, find_numbers, missing_numbers, write_number
 from transduce.text.protect import MARKS, ProtectedSpan, icu_message, protected_spans
@@ -33,6 +34,7 @@ MARKED, AROUND = "marks", "around"  # how spans were kept: `Translation.protecti
 NUMBERS_CHANGED = "numbers"  # a warning: numbers of the translation are not those of the text
 SEVERAL, AGREEING, COPIED = 4, 1.0, 4.0  # translations of a word; nats for one that is translated back, and for a copy
 LABEL_WORDS, LABEL_LETTERS = 3, 40
+_CLAUSE_END = re.compile(r"[,;:.!?][\s]+\S|[，；：。！？]+\S")
 _SINGLE = re.compile(r"[㐀-鿿]{1,4}|(?:(?![㐀-鿿])[^\W\d_]){2,30}(?:[-'’][^\W\d_]{2,30})?")
 _PLACE = 0xE000  # private characters that stand for spans while a text is cut
 
@@ -42,7 +44,7 @@ class Decode:
     """A text for the model to translate with the options of the `number`-th text requested.
 
     `include`: words that it must also contain, by beam search. `prefix`, `align` and `to` replace the requested ones,
-    `n_best` above 1 the search.
+    `n_best` above 1 the search, with `no_repeat` by one that writes no three tokens twice.
     """
 
     text: str
@@ -51,6 +53,7 @@ class Decode:
     prefix: str | None = None
     align: Unit | None = None
     n_best: int = 1
+    no_repeat: bool = False
     to: str | None = None
 
 
@@ -71,7 +74,8 @@ class Safeguards:
     words that the translation must hold, so that it cannot be put together from parts. `aligned`: it wants an
     alignment. `fits` says whether the model reads a text at once. `own` are the user's patterns.
     `source` and `target` are the languages, "" if unknown. `ranking`: translations of single words may be ranked,
-    since the model also translates back.
+    since the model also translates back. `held`: the model has a beam search, which may be held to write words.
+    `repeating`: what shows faults may be translated again by another search.
     """
 
     number: int
@@ -84,6 +88,8 @@ class Safeguards:
     source: str = ""
     target: str = ""
     ranking: bool = False
+    held: bool = True
+    repeating: bool = False
 
     def translate(self, text: str, spans: Sequence[ProtectedSpan], prefix: str = "") -> Steps:
         """Translate a text, keeping its spans; the cases of its ICU messages are texts of their own."""
@@ -106,7 +112,7 @@ class Safeguards:
         plain: Translation | None = None
         if not spans:
             plain = yield from self._without_spans(text)
-            if self.bound or self._numbers_of(text, plain).kept:
+            if self.bound or (self._numbers_of(text, plain).kept and not self._faults_of(text, plain)):
                 return plain
         begin, end = _edges(text, spans)
         inner = [span.moved(-begin) for span in spans if begin <= span.start < end]
@@ -144,13 +150,19 @@ class Safeguards:
     def _part(
         self, text: str, spans: Sequence[ProtectedSpan], prefix: str = "", plain: Translation | None = None
     ) -> Steps:
-        """Translate a part with its spans, and once more where numbers came back as others; `plain` is known."""
+        """Translate a part with its spans, and once more where something is wrong; `plain` is known."""
         found = plain if plain is not None else (yield from self._with_spans(text, spans, prefix))
+        if self.bound or not (found.text or found.finished):
+            return found
+        if faults := self._faults_of(text, found):
+            found = replace(found, warnings=(*found.warnings, *faults))
+            if self.repeating:
+                found = yield from self._without_faults(text, spans, found)
         check = self._numbers_of(text, found)
-        if self.bound or check.kept or not found.finished:
+        if check.kept:
             return found
         best, fewest = found, len(check.missing) + len(check.added)
-        for masked in self._with_marked_numbers(text, spans, check):
+        for masked in self._with_marked_numbers(text, spans, check) if self.held else ():
             (made,) = yield [Decode(masked.text, self.number, masked.marks)]
             restored = masked.restored(made)
             if restored is None:
@@ -161,6 +173,27 @@ class Safeguards:
             if not fewest:
                 return best
         return replace(best, warnings=(*best.warnings, NUMBERS_CHANGED))
+
+    def _without_faults(self, text: str, spans: Sequence[ProtectedSpan], faulty: Translation) -> Steps:
+        """Translate again what repeats, runs away, is a copy or in another script; the faulty one if that fails too."""
+        if spans:
+            around = yield from _around(text, spans, self.number)
+            return faulty if self._faults_of(text, around) else around
+        (found,) = yield [Decode(text, self.number, n_best=SEVERAL, no_repeat=True)]
+        for candidate in (found, *found.alternatives):
+            if candidate.finished and not self._faults_of(text, candidate):
+                return replace(candidate, alternatives=())
+        clauses = _clauses(text)
+        if len(clauses) > 1:
+            made = yield [Decode(clause.text, self.number) for clause in clauses]
+            whole = "".join(one.text + clause.space for one, clause in zip(made, clauses, strict=True))
+            joined = Translation.joined(made, whole)
+            if joined.finished and not self._faults_of(text, joined):
+                return joined
+        return faulty
+
+    def _faults_of(self, text: str, found: Translation) -> list[str]:
+        return problems(text, found.text, self.target)
 
     def _numbers_of(self, text: str, found: Translation) -> NumberCheck:
         return missing_numbers(text, found.text, self.source, self.target)
@@ -199,7 +232,8 @@ class Safeguards:
             masked = Masked.of(text, kept, marks, tags)
             if marks and not self.beam:
                 yield masked, ()
-            yield masked, marks
+            if self.held or not marks:
+                yield masked, marks
 
     def _marks(
         self, text: str, spans: Sequence[ProtectedSpan], count: int, numbers: bool = False
@@ -448,6 +482,11 @@ def _like_a_label(source: str, found: Translation) -> Translation:
     if source[0].isupper() and text[0].islower():
         text = text[0].upper() + text[1:]
     return found if text == found.text else replace(found, text=text)
+
+
+def _clauses(text: str) -> list[TextPiece]:
+    """Cut a text at all marks between clauses."""
+    return split_long(text, lambda part: not _CLAUSE_END.search(part))
 
 
 def _inside(number: Number, spans: Sequence[ProtectedSpan]) -> bool:

@@ -26,11 +26,13 @@ from transduce.search.constraints import (
     cancelled_rows,
     constraints_of_words,
 )
-from transduce.search.settings import Beam, Limits, check_search, checked_prefix, require, require_few
+from transduce.search.settings import STEPWISE, Beam, Greedy, Limits, check_search, checked_prefix, require, require_few
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
 from transduce.text.protect import MARKS, own_patterns, protected_spans
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers
+from transduce.translate.confidence import Confidence
+from transduce.translate.glossaries import GlossaryLike, glossaries_of, keep_terms
 from transduce.translate.options import (
     TranslateOptions,
     Words,
@@ -63,6 +65,7 @@ class _Found:
     """The result of a job: hypotheses, best first, and their alignments if requested."""
 
     part: TextPiece
+    tokens: Source
     hypotheses: Sequence[Hypothesis]
     blocks: Sequence[AlignedPart] = ()
 
@@ -75,7 +78,7 @@ class Translator:
     `search_tokens`, if given, the tokens handed to an engine that batches itself. `decoder` is the config of
     the model's decoder: searches that do not fit it are refused. With a `reading` texts are paths of recordings or
     pictures, or their samples, pixels or frames as arrays; long recordings are cut where they are quiet. `protect`
-    keeps spans such as URLs where a call does not say otherwise.
+    keeps spans such as URLs where a call does not say otherwise. `confidence` says how sure each translation is.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Translator:
         search_tokens: int = 0,
         reading: Reading | None = None,
         protect: bool = False,
+        confidence: Confidence | None = None,
     ) -> None:
         self.engine = engine
         self.tokenizers = tokenizers
@@ -100,6 +104,7 @@ class Translator:
         self.window = 8000 if search_tokens else 1000  # texts that `stream` runs at once
         self.reading = reading
         self.protect = protect
+        self.confidence = confidence
 
     @overload
     def __call__(self, text: str, **options: Any) -> str: ...
@@ -116,6 +121,7 @@ class Translator:
         to: str | Sequence[str] = "", prefixes: str | Sequence[str] = "", include: Words = (), exclude: Words = (),
         align: Unit | None = None, dense: bool = True, cancel_tokens: Sequence[CancelToken] = (),
         protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "",
+        glossary: GlossaryLike | Sequence[GlossaryLike] | None = None,
     ) -> list[Translation]:  # fmt: skip
         """Translate texts: one Translation a text, in order, each a single line; a blank text gives an empty one.
 
@@ -131,9 +137,26 @@ class Translator:
         `finished`. `protect` keeps URLs, placeholders, code and other spans that are no language letter for letter;
         None: as the translator was made. `patterns` are regular expressions of further spans to keep.
         `source` is the language code of the texts, if known (one, or one a text): their numbers are read by its rules.
+        `glossary` has terms that must be translated so: a `Glossary`, the path of its file, {term: translation}, or
+        several of these, the first preferred. Terms that could not be placed are `missing_terms` of the translation.
         """
         options = TranslateOptions(
-            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns, source
+            *(
+                beam,
+                n_best,
+                search,
+                to,
+                prefixes,
+                include,
+                exclude,
+                align,
+                dense,
+                cancel_tokens,
+                protect,
+                patterns,
+                source,
+            ),
+            glossary=glossaries_of(glossary),
         )
         return list(self.run(texts, options))
 
@@ -141,11 +164,27 @@ class Translator:
         self, texts: Iterable[str], *, beam: int = 0, n_best: int = 1, search: SearchConfig | None = None,
         to: str | Sequence[str] = "", prefixes: str | Sequence[str] = "", include: Words = (), exclude: Words = (),
         align: Unit | None = None, dense: bool = True, cancel_tokens: Sequence[CancelToken] = (),
-        protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "", window: int = 0,
+        protect: bool | None = None, patterns: Sequence[str] = (), source: str | Sequence[str] = "",
+        glossary: GlossaryLike | Sequence[GlossaryLike] | None = None, window: int = 0,
     ) -> Iterator[Translation]:  # fmt: skip
         """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
         options = TranslateOptions(
-            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect, patterns, source
+            *(
+                beam,
+                n_best,
+                search,
+                to,
+                prefixes,
+                include,
+                exclude,
+                align,
+                dense,
+                cancel_tokens,
+                protect,
+                patterns,
+                source,
+            ),
+            glossary=glossaries_of(glossary),
         )
         return self.run(texts, options, window)
 
@@ -158,7 +197,11 @@ class Translator:
             options = replace(options, protect=self.protect and self.reading is None)
         begun = 0
         for group in groups(read, window or self.window):
-            yield from self._guarded(group, search, options.of_texts(begun, len(group)))
+            of_group = options.of_texts(begun, len(group))
+            if options.glossary or options.terms:
+                yield from keep_terms(group, search, of_group, self._guarded, self.align)
+            else:
+                yield from self._guarded(group, search, of_group)
             begun += len(group)
         options.check_all_used(begun)
 
@@ -309,18 +352,19 @@ class Translator:
                 for number, text in enumerate(texts)
             ]
         )
-        decodes = next(steps)
-        while True:
-            try:
+        try:
+            decodes = next(steps)
+            while True:
                 decodes = steps.send(self._decoded(decodes, search, options))
-            except StopIteration as end:
-                return cast("list[Translation]", end.value)
+        except StopIteration as end:  # at once, where no text has anything to translate
+            return cast("list[Translation]", end.value)
 
     def _safeguards(
         self, number: int, own: tuple[re.Pattern[str], ...], search: SearchConfig, options: TranslateOptions
     ) -> Safeguards:
         """The safeguards of one text."""
         tag, source = self._tag(options.to[number]), options.source[number]
+        held = getattr(self.decoder, "offers", STEPWISE) == STEPWISE
         return Safeguards(
             number,
             symbols=self._has_marks,
@@ -331,6 +375,8 @@ class Translator:
             own=own,
             source=source,
             target=options.to[number],
+            held=held,
+            repeating=held and isinstance(search, (Beam, Greedy)),
             ranking=isinstance(search, Beam)
             and search.n_best == 1
             and options.align is None
@@ -348,6 +394,8 @@ class Translator:
         for i, decode in enumerate(decodes):
             held = decode.n_best > 1 or (decode.include and not isinstance(search, Beam))
             by = self._asked_for(SEVERAL, decode.n_best, None) if held else search
+            if decode.no_repeat and isinstance(by, Beam):
+                by = replace(by, limits=replace(by.limits, no_repeat=3))
             kinds.setdefault((by, decode.align), []).append(i)
         made: dict[int, Translation] = {}
         for (by, align), chosen in kinds.items():
@@ -370,10 +418,10 @@ class Translator:
         blocks = self._blocks(jobs, done, tags, align) if align else [[] for _ in jobs]
         results: list[list[_Found]] = [[] for _ in texts]
         for job, hypotheses, aligned in zip(jobs, done, blocks, strict=True):
-            results[job.text].append(_Found(job.part, hypotheses, aligned))
+            results[job.text].append(_Found(job.part, job.tokens, hypotheses, aligned))
         left = cancelled_rows(constraints)
         made = [
-            self._joined(parts, options) if parts else _nothing(options, finished=number not in left)
+            self._joined(parts, options, number) if parts else _nothing(options, finished=number not in left)
             for number, parts in enumerate(results)
         ]
         return [restore_case(result) if shouted else result for result, shouted in zip(made, loud, strict=True)]
@@ -440,8 +488,9 @@ class Translator:
             return []
         return [(TextPiece("", " "), frames) for frames in self.reading.parts(source, self.longest)]
 
-    def _joined(self, parts: list[_Found], options: TranslateOptions) -> Translation:
-        every = [[self._translation(hypothesis) for hypothesis in found.hypotheses] for found in parts]
+    def _joined(self, parts: list[_Found], options: TranslateOptions, number: int) -> Translation:
+        to = options.to[number]
+        every = [[self._translation(found, hypothesis, to) for hypothesis in found.hypotheses] for found in parts]
         if not all(every):
             return Translation("", finished=False)  # the request was cancelled
         if len(parts) == 1:
@@ -456,9 +505,13 @@ class Translator:
         cut = [False, *(words and not found.part.space for found in parts[:-1])]  # where a word continues in the next
         return Translation.joined(bests, _one_line(text).rstrip(), join(blocks, cut) if blocks else None)
 
-    def _translation(self, hypothesis: Hypothesis) -> Translation:
-        pieces = tuple(self.tokenizers.target.pieces(hypothesis.tokens))
-        return Translation(self._text(hypothesis), hypothesis.score, hypothesis.log_prob, pieces, hypothesis.finished)
+    def _translation(self, found: _Found, hypothesis: Hypothesis, to: str) -> Translation:
+        pieces, logs = tuple(self.tokenizers.target.pieces(hypothesis.tokens)), hypothesis.token_log_probs
+        text, score, log_prob = self._text(hypothesis), hypothesis.score, hypothesis.log_prob
+        made = Translation(text, score, log_prob, pieces, hypothesis.finished, token_log_probs=logs)
+        if self.confidence is None or self.reading is not None:
+            return made
+        return replace(made, confidence=self.confidence(found.part.text, found.tokens, made, hypothesis.tokens, to))
 
     def _text(self, hypothesis: Hypothesis) -> str:
         return _one_line(self.tokenizers.target.decode(hypothesis.tokens))

@@ -17,6 +17,7 @@ import pytest
 import transduce
 from transduce.core.errors import DataError, RunError
 from transduce.engines.native.library import built
+from transduce.translate.confidence import ConfidenceModel
 from transduce.workflows.demo import write_text
 from transduce.workflows.pipeline.evaluate import Measuring, Scores, Shipping
 from transduce.workflows.pipeline.plan import read_pipeline
@@ -86,6 +87,24 @@ def test_the_folder_to_give_away_translates_and_says_what_it_is(made: Made) -> N
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         ["README.md", "config.toml", "model.native", "native.json", "scores.json", "tokenizer"]
     )
+
+
+@pytest.mark.slow
+def test_a_model_given_away_says_how_sure_it_is(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transduce.workflows.pipeline.confidence.FEWEST", 20)
+    student, text = str(made.folder / "student"), str(made.folder / "text")
+    Measuring(student, text, 40, device="cpu", confidence=40).write(tmp_path / "scores", odd=False)
+    Shipping(student, text, (str(tmp_path / "scores"),), "x", "", "", "", "").write(tmp_path / "out")
+    fitted = ConfidenceModel.of(tmp_path / "out")
+    assert fitted is not None
+    assert fitted == ConfidenceModel.of(tmp_path / "scores")
+    assert set(fitted.bounds) <= {"en-de", "de-en", "en-zh", "zh-en"}
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert f"## Confidence\n\nOf {fitted.figures.sentences} translations that were left out in turn: AUROC" in card
+    (found,) = transduce.load(tmp_path / "out", "cpu").translate(["twenty"], to="de", protect=False)
+    assert found.confidence is not None
+    assert 0 < found.confidence < 1
+    assert transduce.load(student, "cpu").translate(["twenty"], to="de", protect=False)[0].confidence is None
 
 
 @pytest.mark.slow
@@ -201,6 +220,7 @@ def test_what_cannot_be_given_away_is_refused(made: Made, tmp_path: Path) -> Non
     shipping.write(tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "Not measured." in card
+    assert "Not fitted: translations have none." in card
     assert "Not stated; mind the licences of the data." in card
 
 

@@ -105,7 +105,10 @@ class NativeEngine:
     def _force(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], traced: int
     ) -> tuple[list[_Written], bytes]:
-        """Forced decoding of given targets to their end symbol: a search whose prefix is the whole target."""
+        """Forced decoding of given targets to their end symbol: a search whose prefix is the whole target.
+
+        With a `traced` layer the core computes attention alone, and the log-probabilities say nothing.
+        """
         options = self._plain(library.FORCED, Limits())
         options.traced = traced
         constraints = [DecodingConstraints(prefix=(*target, self.target.eos)) for target in targets]

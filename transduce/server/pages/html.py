@@ -327,8 +327,9 @@ def _group(path: str) -> str:
 
 def _endpoint(method: str, path: str, operation: Schema, schemas: Schema, words: dict[str, str]) -> str:
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-    answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
-    errors = [(status, error["description"]) for status, error in operation["responses"].items() if status != "200"]
+    good = next(status for status in operation["responses"] if status.startswith("2"))
+    answer = operation["responses"][good].get("content", {}).get("application/json", {}).get("schema", {})
+    errors = [(status, error["description"]) for status, error in operation["responses"].items() if status != good]
     name = f"{method.upper()} {path}"
     return f"""<section class="card endpoint" id="{method}{escape(path)}">
 <h3><span class="method">{method.upper()}</span> <code>{escape(path)}</code></h3>

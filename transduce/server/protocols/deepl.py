@@ -8,8 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from transduce.server.answering import asker_of, state_of, unless_gone
+from transduce.server.answering import state_of, unless_gone
 from transduce.server.answers import Json, Refused, rendered
+from transduce.server.protocols.deepl_glossaries import deepl_asker, requested
 from transduce.server.protocols.reading import Fields, read_fields
 from transduce.server.settings import Settings
 from transduce.server.state import ServerState
@@ -35,26 +36,20 @@ async def _fields(request: Request) -> tuple[ServerState, Fields, bytes]:
     """Read the fields of a request and identify the caller."""
     state = state_of(request)
     fields = await read_fields(request, state.settings)
-    try:
-        asker = await asker_of(request, {"api_key": fields.get("auth_key", [""])})
-    except Refused as error:
-        if error.code == "key":
-            raise Refused(403, "Authorization failure, check auth_key", "key") from None
-        raise
-    return state, fields, asker
+    return state, fields, await deepl_asker(request, fields)
 
 
 async def _translate(request: Request) -> Response:
     state, fields, asker = await _fields(request)
     texts = _texts(fields, state.settings)
-    if fields.get("glossary_id", [None])[-1]:
-        raise Refused(404, "Glossaries are not offered by this server", "glossary")
+    source, target = _source(state, fields), _target(state, fields)
     job = TranslationRequest(
         texts,
-        _source(state, fields),
-        _target(state, fields),
+        source,
+        target,
         _format(fields),
         whole=_word(fields, "split_sentences") == "0",
+        glossaries=requested(state, asker, fields, source, target),
         asker=asker,
     )
     answers = await unless_gone(request, translate(state, job))

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 from transduce import __version__
 from transduce.server.answering import asker_of, state_of, unless_gone
 from transduce.server.answers import Json, Refused, rendered
+from transduce.server.protocols.glossaries import requested
 from transduce.server.protocols.reading import Fields, read_fields
 from transduce.server.settings import Settings
 from transduce.server.state import ServerState
@@ -37,6 +38,7 @@ def document(languages: Sequence[str]) -> dict[str, Any]:
         _field("source", "Source language code, or auto", ["auto", *languages]),
         _field("target", "Target language code", [*languages]),
         _field("format", "Format of the text", ["text", "html"], required=False),
+        _field("glossary", "Ids of glossaries, separated by commas (not of LibreTranslate)", required=False),
         {**_field("alternatives", "Further translations wanted", required=False), "type": "integer", "default": 0},
         key,
     ]
@@ -101,7 +103,13 @@ async def _translate(request: Request) -> Response:
         raise Refused(400, f"{form} format is not supported", "format")
     wanted = _alternatives(fields, state.settings)
     job = TranslationRequest(
-        texts, source, target, cast("Literal['text', 'html']", form), n_best=wanted + 1, asker=asker
+        texts,
+        source,
+        target,
+        cast("Literal['text', 'html']", form),
+        n_best=wanted + 1,
+        glossaries=requested(state, asker, _glossary(fields), 400),
+        asker=asker,
     )
     answers = await unless_gone(request, translate(state, job))
     found: dict[str, Any] = {"translatedText": _one_or_all([answer.text for answer in answers], batch)}
@@ -215,6 +223,16 @@ def _alternatives(fields: Fields, settings: Settings) -> int:
     if wanted < 0:
         raise Refused(400, f"Invalid request: alternatives parameter must be >= 0, got {wanted}", "limit")
     return wanted
+
+
+def _glossary(fields: Fields) -> str | list[str] | dict[str, str]:
+    """Our own field `glossary`: ids, as a list or with commas; in JSON also {term: translation}."""
+    given = fields.get("glossary", [""])[-1] or ""
+    listed = [*given.items()] if isinstance(given, dict) else given if isinstance(given, list) else [given]
+    if not all(isinstance(item, (str, tuple)) for item in listed):
+        raise Refused(400, "Invalid request: glossary parameter is not an id, a list of ids, or terms", "type")
+    found: str | list[str] | dict[str, str] = given
+    return found
 
 
 def _one_or_all(values: list[Any], batch: bool) -> Any:

@@ -17,6 +17,7 @@ from transduce.server.state import ServerState
 from transduce.text.languages import base_of
 
 SENTENCES = {"en": "Cats like to sleep.", "de": "Katzen schlafen gern.", "zh": "猫喜欢睡觉。"}
+GLOSSARY = {"name": "mine", "dictionaries": [{"source": "en", "target": "de", "entries": {"cat": "Katze*"}}]}
 NUMBERS = ("four thousand two hundred and seventeen", "seven")
 
 
@@ -37,6 +38,7 @@ def requests(models: Models) -> dict[str, dict[str, Any]]:
         "/v1/score": pairs,
         "/v1/align": {**pairs, "unit": "words"},
         "/v1/attention": pairs,
+        "/v1/glossaries": GLOSSARY,
         "/v1/detect": {"text": text},
         "/translate": {"q": text, "source": "auto", "target": target, "format": "text", "alternatives": 1},
         "/detect": {"q": text},
@@ -97,7 +99,7 @@ def document(state: ServerState) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, (summary, given, answer) in _OURS.items():
         paths[path] = {"post" if given else "get": _operation(path, summary, given, answer)}
-    paths |= _others(state)
+    paths |= _glossaries() | _others(state)
     for path, example in requests(state.models).items():
         paths[path]["post"]["requestBody"]["content"]["application/json"]["example"] = example
     return {
@@ -162,13 +164,46 @@ def _operation(path: str, summary: str, given: type[BaseModel] | None, answer: A
     if path == "/v1/translate":
         lines = {"description": "With stream: a line of JSON a sentence.", "type": "string"}
         answers["200"]["content"] |= {"application/x-ndjson": {"schema": lines}}
-        errors = {**errors, "404": "There is no such model."}
+        errors = {**errors, "404": "There is no such model or glossary."}
     elif given and issubclass(given, shapes.PairsRequest):
         errors = {**errors, "404": "There is no such model."}
     for status, text in errors.items():
         answers[status] = {"description": text, "content": _json(failure)}
     found: dict[str, Any] = {"summary": summary, "responses": answers}
     return found | ({"requestBody": {"required": True, "content": _json(_reference(given))}} if given else _OPEN)
+
+
+def _glossaries() -> dict[str, Any]:
+    """Our own endpoints of glossaries, and DeepL's as far as a schema can describe them."""
+    number = {"name": "number", "in": "path", "required": True, "schema": {"type": "string"}}
+    one, every = _json(_reference(shapes.GlossaryShape)), _json(_reference(shapes.GlossariesAnswer))
+    failure = _json(_reference(shapes.Failure))
+    shown = {code: {"description": _ERRORS[code], "content": failure} for code in ("400", "403", "429", "503")}
+    missing = {"404": {"description": "There is no such glossary.", "content": failure}}
+    read = {code: {"description": text, "content": failure} for code, text in _ERRORS.items()}
+    read["456"] = {"description": "Too many glossaries.", "content": failure}
+    schema = {"schema": _reference(shapes.GlossaryRequest), "example": GLOSSARY}
+    body = {"required": True, "content": {"application/json": schema}}
+
+    def operation(summary: str, status: str, content: Any, errors: dict[str, Any], given: Any = None) -> dict[str, Any]:
+        answer = {"description": summary, **({"content": content} if content else {})}
+        found: dict[str, Any] = {"summary": summary, "responses": {status: answer, **errors}}
+        if errors.keys() & missing.keys():
+            found["parameters"] = [number]
+        return found | ({"requestBody": given} if given else {})
+
+    found: dict[str, Any] = {
+        "/v1/glossaries": {
+            "get": operation("The glossaries of this key.", "200", every, shown),
+            "post": operation("Keep a glossary.", "201", one, read, body),
+        },
+        "/v1/glossaries/{number}": {
+            "get": operation("A glossary with its entries.", "200", one, {**shown, **missing}),
+            "put": operation("Replace a glossary.", "200", one, {**read, **missing}, body),
+            "delete": operation("Delete a glossary.", "204", None, {**shown, **missing}),
+        },
+    }
+    return found
 
 
 def _object(**types: str) -> dict[str, Any]:
@@ -207,13 +242,26 @@ def _others(state: ServerState) -> dict[str, Any]:
             "alternatives": {
                 "anyOf": [{"type": "integer", "maximum": state.settings.alternatives}, {"type": ["string", "null"]}]
             },
+            "glossary": {
+                "anyOf": [
+                    {"type": ["string", "null"]},
+                    {"type": "array", "items": {"type": "string"}},
+                    {"type": "object", "additionalProperties": {"type": "string"}},
+                ]
+            },
         },
         "required": ["q", "source", "target"],
     }
     detect = {"type": "object", "properties": {"q": text}, "required": ["q"]}
     deepl = {
         "type": "object",
-        "properties": {"text": {"anyOf": [item, many]}, "target_lang": code},
+        "properties": {
+            "text": {"anyOf": [item, many]},
+            "target_lang": code,
+            "source_lang": code,
+            "glossary_id": {"type": "string"},
+            "glossary_ids": {"type": "array", "items": {"type": "string"}, "maxItems": 5},
+        },
         "required": ["text", "target_lang"],
     }
     answer = _object(translations="array")

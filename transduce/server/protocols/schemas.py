@@ -10,6 +10,8 @@ Word = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"
 Code = Annotated[str, StringConstraints(min_length=2, max_length=20, pattern=r"^[A-Za-z0-9_-]+$")]
 Name = Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")]
 
+Identifier = Annotated[str, StringConstraints(max_length=100)]
+
 
 class Strict(BaseModel):
     """A model that allows no other fields and no other types."""
@@ -35,8 +37,26 @@ class TranslateRequest(Strict):
     include: list[Word] = Field([], max_length=16, description="Words that must appear.")
     exclude: list[Word] = Field([], max_length=64, description="Words that must not appear.")
     protect: bool = Field(True, description="Keep URLs, placeholders, code and the like as they are.")
+    glossary: Identifier | Annotated[list[Identifier], Field(max_length=16)] | dict[str, str] = Field(
+        "", description="Glossaries by id, the first preferred; or terms and their translations."
+    )
     model: Name = Field("", description="The model to use; empty for the first that knows the languages.")
     stream: bool = Field(False, description="Lines of JSON, a sentence each, as they are done.")
+
+
+class DictionaryShape(Strict):
+    """The terms of one direction; `*` after a translation accepts its inflected forms."""
+
+    source: Code
+    target: Code
+    entries: dict[str, str] = Field(min_length=1)
+
+
+class GlossaryRequest(Strict):
+    """A glossary to keep."""
+
+    name: str = Field(min_length=1, max_length=1024)
+    dictionaries: list[DictionaryShape] = Field(min_length=1)
 
 
 class PairsRequest(Strict):
@@ -109,6 +129,10 @@ class TranslationShape(BaseModel):
     score: float
     log_prob: float
     finished: bool = Field(description="False where the length limit cut the output.")
+    missing_terms: list[str] = Field(description="Target terms of the glossary that could not be placed.")
+    confidence: float | None = Field(
+        description="Probability that the translation is acceptable; null where the model does not say."
+    )
     detected: Detection | None
     alternatives: list[Alternative]
     alignment: list[AlignmentShape] | None = Field(description="One a sentence, in the order of `sentences`.")
@@ -120,6 +144,30 @@ class TranslateAnswer(BaseModel):
     """One translation a text, in order."""
 
     translations: list[TranslationShape]
+
+
+class DictionaryAnswer(BaseModel):
+    """A dictionary that is kept: how many entries it has, and them where one glossary is shown."""
+
+    source: str
+    target: str
+    count: int
+    entries: dict[str, str] | None = None
+
+
+class GlossaryShape(BaseModel):
+    """A glossary that is kept."""
+
+    id: str
+    name: str
+    created: str
+    dictionaries: list[DictionaryAnswer]
+
+
+class GlossariesAnswer(BaseModel):
+    """All glossaries of a key."""
+
+    glossaries: list[GlossaryShape]
 
 
 class ScoreShape(BaseModel):

@@ -28,6 +28,7 @@ from transduce.server.answering import asker_of, check_insider, state_of, unless
 from transduce.server.answers import Json, Refused, rendered
 from transduce.server.batcher import Align, Score, Sentence, Work
 from transduce.server.models import Models, RouteHop
+from transduce.server.protocols.glossaries import requested
 from transduce.server.protocols.openapi import document
 from transduce.server.protocols.reading import read_json
 from transduce.server.protocols.schemas import AlignRequest, DetectRequest, PairsRequest, TranslateRequest
@@ -83,6 +84,7 @@ async def _translate(request: Request) -> Response:
         tuple(given.exclude),
         protect=given.protect,
         model=given.model,
+        glossaries=requested(state, asker, given.glossary, 422),
         asker=asker,
     )
     if given.stream:
@@ -160,7 +162,7 @@ async def _sentences(flow: RequestRunner, plans: Sequence[TextPlan]) -> AsyncIte
             line, task = begun[0]
             found = await task
             begun.popleft()
-            yield {**line, "text": found.text, "score": found.score}
+            yield {**line, "text": found.text, "score": found.score, "confidence": found.confidence}
     finally:
         for _, task in begun:
             task.cancel()
@@ -214,6 +216,8 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "score": answer.score,
         "log_prob": answer.log_prob,
         "finished": answer.finished,
+        "missing_terms": answer.missing_terms,
+        "confidence": answer.confidence,
         "detected": {"language": detected.language, "confidence": detected.confidence} if detected else None,
         "alternatives": [{"text": text, "score": score, "log_prob": log} for text, score, log in answer.alternatives],
         "alignment": [alignment_as_json(alignment) for alignment in answer.alignments] if answer.alignments else None,

@@ -1,9 +1,9 @@
 """Evaluate one model on every direction of gathered text, and assemble the folder to give away.
 
-BLEU and chrF with signatures, faults counted, odd inputs tried. Each direction is stored when it is measured, so that a
-killed evaluation resumes with the next one.
+BLEU and chrF with signatures, faults counted, odd inputs tried, confidence fitted. Each direction is stored when it is
+measured, so that a killed evaluation resumes with the next one.
 
-    en-de.txt  en-de.json  ...  odd.txt  odd.json  results.json
+    en-de.txt  en-de.json  ...  odd.txt  odd.json  confidence.json  results.json
 
 The folder to give away holds a model without what only training needs, its scores, and its card.
 """
@@ -24,9 +24,11 @@ from transduce.core.errors import DataError, RunError
 from transduce.core.progress import Progress
 from transduce.data.formats.lines import read_lines
 from transduce.engines import Translation
-from transduce.evaluation.report import KINDS, LONG_MORE, LONG_TIMES, REPEATS, STAY, Health, examine
+from transduce.evaluation.report import KINDS, STAY, Health, examine
 from transduce.metrics.corpus import bleu, chrf, tokenizer_for
 from transduce.search import SearchConfig
+from transduce.text.faults import LONG_MORE, LONG_TIMES, REPEATS
+from transduce.translate.confidence import CONFIDENCE, ConfidenceModel
 from transduce.translate.loading import load
 from transduce.translate.model_folder import (
     CARD,
@@ -40,6 +42,7 @@ from transduce.translate.model_folder import (
 )
 from transduce.translate.translator import Translator
 from transduce.workflows.gather.settings import Direction, Gathered, Source
+from transduce.workflows.pipeline.confidence import HeldOut, fit, observe, summary
 
 RESULTS = "results.json"
 
@@ -114,6 +117,7 @@ class Measuring:
     engine: str = "auto"
     device: str = "auto"
     precision: str = "fp32"
+    confidence: int = 0  # sentences of each direction to fit confidence on
 
     def write(self, output: Path, odd: bool = True) -> Scores:
         """Measure what is not measured yet, and write all results."""
@@ -128,6 +132,8 @@ class Measuring:
         scores = tuple(self._direction(translator, direction, output) for direction in directions)
         languages = list(dict.fromkeys(direction.target_language for direction in directions))
         tried = self._odd(translator, languages, output) if odd else {}
+        if self.confidence and not (output / CONFIDENCE).is_file():
+            self._fit_confidence(translator, directions, output)
         search = _search_in_words(translator.choose_search(self.beam))
         found = Scores(Path(self.model).name, _size(Path(self.model)), search, scores, tried)
         write_text(output / RESULTS, json.dumps(asdict(found), indent=1, ensure_ascii=False) + "\n")
@@ -156,6 +162,20 @@ class Measuring:
         write_text(output / f"{direction.name}.txt", "".join(f"{text}\n" for text in texts))
         write_text(stored, json.dumps(asdict(score), ensure_ascii=False) + "\n")
         return score
+
+    def _fit_confidence(self, translator: Translator, directions: Sequence[Direction], output: Path) -> None:
+        """Fit the model's confidence on its test text, and write it beside the results."""
+        texts = [
+            HeldOut.spread(
+                direction.name,
+                direction.target_language,
+                self._read(direction.source),
+                self._read(direction.target),
+                self.confidence,
+            )
+            for direction in directions
+        ]
+        fit(observe(translator, texts, self.beam)).write(output)
 
     def _read(self, path: Path) -> list[str]:
         """All lines, or `sentences` of them, evenly spread."""
@@ -226,6 +246,9 @@ class Shipping:
             for name in (weights, CONFIG, *([NATIVE_FACTS] if weights == NATIVE else [])):
                 shutil.copyfile(model / name, folder / name)
             shutil.copytree(model / TOKENIZER, folder / TOKENIZER)
+            confidence = ConfidenceModel.of(Path(self.scores[-1])) if self.scores else None
+            if confidence is not None:
+                confidence.write(folder)
             together = {scores.name: asdict(scores) for scores in measured}
             (folder / SCORES).write_text(json.dumps(together, indent=1, ensure_ascii=False) + "\n", "utf-8")
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -234,9 +257,11 @@ class Shipping:
                     f"{output}: the model would take {size / MIB:.1f} MiB, and at most {largest_mib:g} are allowed;"
                     " train a smaller one (fewer layers, a smaller vocabulary), or raise largest_mib"
                 )
-            (folder / CARD).write_text(self.card(measured, weights, size), "utf-8")
+            (folder / CARD).write_text(self.card(measured, weights, size, confidence), "utf-8")
 
-    def card(self, measured: Sequence[Scores], weights: str, size: int) -> str:
+    def card(
+        self, measured: Sequence[Scores], weights: str, size: int, confidence: ConfidenceModel | None = None
+    ) -> str:
         """The model card, README.md, in Markdown."""
         directions = measured[-1].directions if measured else ()
         languages = ", ".join(dict.fromkeys(f"`--to {score.target}`" for score in directions))
@@ -269,6 +294,10 @@ Test sentences are in no training pair, neither they nor their translations.
 Of each hundred lines. *Repeated*: the same words {REPEATS} times in a row. *Long*: over {LONG_TIMES} times the source
 and {LONG_MORE} letters more. *Cut*: ended by the length limit. Odd inputs are single words, numbers, names, capitals,
 signs, addresses and sentences in languages that the model does not know, each into every target language.
+
+## Confidence
+
+{_lines(summary(confidence.figures)) if confidence else "Not fitted: translations have none."}
 
 ## What it is not good for
 

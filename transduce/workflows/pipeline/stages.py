@@ -265,7 +265,7 @@ class ConvertStage(Stage):
 
 @dataclass(frozen=True)
 class EvaluateStage(Stage):
-    """Evaluate every direction of gathered text (evaluate.py): BLEU, chrF, and counts of faults."""
+    """Evaluate every direction of gathered text (evaluate.py): BLEU, chrF, counts of faults, and confidence."""
 
     kind: ClassVar[str] = "evaluate"
     products: ClassVar[tuple[str, ...]] = ("results.json",)
@@ -276,6 +276,8 @@ class EvaluateStage(Stage):
     sentences: Annotated[int, Bounds(0, expected="0 (all) or more of each direction")] = 0
     beam: BeamOption = 0  # 0: the model's own search
     odd: bool = True  # whether odd inputs are tried too
+    # fit confidence on so many test sentences of each direction; 0: do not
+    confidence: Annotated[int, Bounds(0, expected="0 (no confidence) or more of each direction")] = 0
     engine: Literal["auto", "torch", "native"] = "auto"
     device: str = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"  # with torch
@@ -287,7 +289,7 @@ class EvaluateStage(Stage):
         from transduce.workflows.pipeline.evaluate import Measuring
 
         how = self.engine, self.device, self.precision
-        Measuring(self.model, self.text, self.sentences, self.beam, *how).write(output, self.odd)
+        Measuring(self.model, self.text, self.sentences, self.beam, *how, self.confidence).write(output, self.odd)
         return FINISHED
 
 

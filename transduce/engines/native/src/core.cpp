@@ -73,6 +73,7 @@ std::vector<Task> tasks_of(const Arrays& given, const Options& options, const Mo
                options.shortest >= 0 && options.no_repeat >= 0 && options.top_k >= 0 && options.never_count >= 0 &&
                options.traced >= kNoLayer && options.traced < model.decoder.layers;
   check(sound, "search: impossible settings");
+  check(options.traced == kNoLayer || options.kind == kForced, "search: only given targets are traced");
   check_tokens(&options.bos, 1, model.target_vocabulary, "bos: outside the vocabulary");
   check_tokens(&options.eos, 1, model.target_vocabulary, "eos: outside the vocabulary");
   check_tokens(options.never, options.never_count, model.target_vocabulary, "forbid: a token outside the vocabulary");

@@ -181,11 +181,16 @@ void drive(const Model& model, Queue& queue, int most, int traced, Team& team, W
     rows.clear();
     asks.clear();
     for (Sentence* sentence : active) sentence->prepare(room, rows, asks);
-    Listener listener(model, asks, team.size());
-    model.advance(rows, traced, team, room, [&](int row, const Logits& logits, int stretch, int member) {
-      listener.hear(row, logits, stretch, member);
-    });
-    listener.finish();
+    if (traced != kNoLayer) {  // attention to given targets: the logits would be half of the work, and nobody reads them
+      model.decode(rows, traced, team, room);
+      for (Ask& ask : asks) ask.told.assign(ask.wanted.size(), 0.0f);
+    } else {
+      Listener listener(model, asks, team.size());
+      model.advance(rows, traced, team, room, [&](int row, const Logits& logits, int stretch, int member) {
+        listener.hear(row, logits, stretch, member);
+      });
+      listener.finish();
+    }
     Ask* own = asks.data();
     for (Sentence* sentence : active) {
       int count = sentence->rows();

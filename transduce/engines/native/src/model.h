@@ -194,6 +194,9 @@ class Model {
     });
   }
 
+  // Advance rows by a token without their logits: for the cross-attention of `traced` layers.
+  void decode(const std::vector<Row>& rows, int traced, Team& team, Workspace& room) const;
+
   // The number of threads that pays off in a step of these rows: with more, synchronisation takes longer.
   int threads_for(int rows) const;
 
@@ -212,7 +215,6 @@ class Model {
   void encode_block(const Layer& layer, float* x, const std::vector<int>& starts, Team& team, Workspace& room) const;
   void remember(int layer, const float* x, const std::vector<int>& starts, Team& team, Workspace& room,
                 Source* out) const;
-  void decode(const std::vector<Row>& rows, int traced, Team& team, Workspace& room) const;
   void look_back(int layer, const std::vector<Row>& rows, float* x, Team& team, Workspace& room) const;
   void look_at_source(int layer, const std::vector<Row>& rows, const std::vector<int>& runs, bool traced, float* x,
                       Team& team, Workspace& room) const;
