@@ -22,7 +22,7 @@ from transduce.cli.output import (
     read_lines,
     sure_enough,
     translations_of,
-    with_missing_named,
+    with_warnings_named,
     written,
 )
 from transduce.core.errors import ConfigError, DataError
@@ -144,8 +144,8 @@ def test_json_is_one_line_with_all_that_is_known() -> None:
         "alignment": None,
         "protection": "",
         "warnings": [],
+        "missing_terms": [],
         "token_log_probs": [],
-        "warnings": [],
         "confidence": None,
     }
 
@@ -236,6 +236,14 @@ def test_a_full_disk_is_called_one(text: str) -> None:
         file.write(text)
 
 
+def test_what_is_wrong_is_named_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = Translation("x", warnings=("numbers", "repeated"))
+    assert [*with_warnings_named([Translation("x"), wrong, wrong])] == [Translation("x"), wrong, wrong]
+    first, second = capsys.readouterr().err.strip().split("\n")
+    assert "the translation has other numbers than the text in line 2, 3" in first
+    assert "the translation repeats itself in line 2, 3" in second
+
+
 def test_a_device_may_be_written_to() -> None:
     with written(Path("/dev/null")) as file:
         file.write("a line\n")
@@ -244,9 +252,9 @@ def test_a_device_may_be_written_to() -> None:
 def test_lines_that_lack_terms_are_named_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     lacking = Translation("x", missing_terms=("Datei", "Karte"))
     every = [Translation("x"), *[lacking] * 12]
-    assert [*with_missing_named(every)] == every
+    assert [*with_warnings_named(every)] == every
     (line,) = capsys.readouterr().err.strip().split("\n")
     assert "could not be placed in line 2 (Datei, Karte), 3 (Datei, Karte)" in line
     assert line.endswith("11 (Datei, Karte) and 2 more")
-    assert [*with_missing_named([Translation("x")])] == [Translation("x")]
+    assert [*with_warnings_named([Translation("x")])] == [Translation("x")]
     assert capsys.readouterr().err == ""

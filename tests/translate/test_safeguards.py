@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from transduce.engines import Translation
 from transduce.text.alignment import Alignment
 from transduce.text.protect import MARKS, protected_spans
-from transduce.translate.safeguards import AROUND, MARKED, NAMES, NUMBERS, Decode, Safeguards, as_it_is, together
+from transduce.translate.safeguards import (
+    AROUND,
+    MARKED,
+    NAMES,
+    NUMBERS,
+    Decode,
+    Safeguards,
+    as_it_is,
+    together,
+    writable_marks,
+)
 
 Model = Callable[[Decode], str]
 
@@ -21,7 +31,7 @@ Model = Callable[[Decode], str]
 def safeguards(**changes: object) -> Safeguards:
     """The protection of the first text of a request for a model without marks of its own."""
     return replace(
-        Safeguards(0, symbols=False, beam=True, bound=False, aligned=False, fits=lambda text: len(text) < 400),
+        Safeguards(0, marks=(NAMES, NUMBERS), beam=True, bound=False, aligned=False, fits=lambda text: len(text) < 400),
         **changes,
     )  # type: ignore[arg-type]
 
@@ -93,8 +103,18 @@ def test_marks_stand_where_the_model_put_them() -> None:
 
 
 def test_symbols_of_the_vocabulary_come_first() -> None:
-    _, asked = run("See {a}.", lose, symbols=True)
+    _, asked = run("See {a}.", lose, marks=(MARKS, NAMES, NUMBERS))
     assert [decode.text for decode in asked] == ["See ⟦0⟧.", "See T1.", "See 4711.", "See"]
+
+
+def test_without_marks_that_can_be_written_the_text_around_is_translated() -> None:
+    found, asked = run("See {a}.", shout, marks=())
+    assert (found.text, [decode.text for decode in asked]) == ("SEE {a}.", ["See"])
+
+
+def test_marks_are_those_that_the_vocabulary_can_write() -> None:
+    assert writable_marks(str.isdigit) == (NUMBERS,)
+    assert writable_marks(lambda mark: mark not in ("T1", "⟦0⟧"))[:2] == (MARKS[1:], NAMES[1:])
 
 
 def test_a_search_of_one_path_is_tried_before_a_beam() -> None:

@@ -195,11 +195,13 @@ def check_target(translator: Translator, folder: Path, target: str) -> None:
 class PickedDirection:
     """The tag of each text, or the one of a stream, and what of a text is to be left as it is.
 
-    `left_of` splits a text into sentences to translate and others, which say why not.
+    `source` is the language of all texts, if it is one and known. `left_of` splits a text into sentences to translate
+    and others, which say why not.
     """
 
     tags: list[str]
     left_of: Callable[[str], Sequence[TextRun]] | None = None
+    source: str = ""
 
 
 def pick_direction(translator: Translator, args: ParsedArgs, source: str, target: str) -> PickedDirection:
@@ -227,7 +229,9 @@ def pick_direction(translator: Translator, args: ParsedArgs, source: str, target
     if not target:
         _say_recognised(ways)
     tags = [way.target if tokenizer.has_tag(way.target) else "" for way in ways]
-    return PickedDirection(tags, None if source else functools.partial(query.parts, target=ways[0].target))
+    left_of = None if source else functools.partial(query.parts, target=ways[0].target)
+    sources = {way.source for way in ways}
+    return PickedDirection(tags, left_of, min(sources) if len(sources) == 1 else "")
 
 
 def _say_recognised(ways: Sequence[ChosenDirection]) -> None:

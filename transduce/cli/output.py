@@ -167,16 +167,29 @@ def write_translations(
             links.write(f"{translation.alignment.pharaoh()}\n")
 
 
-def with_missing_named(translations: Iterable[Translation]) -> Iterator[Translation]:
-    """Pass translations on, and name those that lack terms of the glossary on standard error at the end."""
-    lacking: list[str] = []
+WARNINGS = {
+    "numbers": "has other numbers than the text",
+    "repeated": "repeats itself",
+    "long": "is far longer than the text",
+    "copied": "is a copy of the text",
+    "language": "is in another script than the language's",
+    "empty": "is empty",
+}
+
+
+def with_warnings_named(translations: Iterable[Translation]) -> Iterator[Translation]:
+    """Pass translations on, and name on standard error at the end what is wrong with some."""
+    lines: dict[str, list[str]] = {}
     for number, translation in enumerate(translations, start=1):
+        for warning in translation.warnings:
+            lines.setdefault(f"the translation {WARNINGS.get(warning, warning)}", []).append(f"{number}")
         if translation.missing_terms:
-            lacking.append(f"{number} ({', '.join(translation.missing_terms)})")
+            terms = f"{number} ({', '.join(translation.missing_terms)})"
+            lines.setdefault("terms of the glossary could not be placed", []).append(terms)
         yield translation
-    if lacking:
-        more = f" and {len(lacking) - NAMED:,} more" if len(lacking) > NAMED else ""
-        say(f"terms of the glossary could not be placed in line {', '.join(lacking[:NAMED])}{more}")
+    for reason, numbers in lines.items():
+        more = f" and {len(numbers) - NAMED:,} more" if len(numbers) > NAMED else ""
+        say(f"{reason} in line {', '.join(numbers[:NAMED])}{more}")
 
 
 Unsure = Literal["mark", "source", "empty"]  # what stands for a translation of too little confidence

@@ -109,8 +109,8 @@ def translate(
         read_files,
         sure_enough,
         translations_of,
-        with_missing_named,
         with_progress,
+        with_warnings_named,
         write_translations,
         written,
     )
@@ -137,12 +137,13 @@ def translate(
         glossary=glossaries_of(glossary),
         protect=protect == "on",
         patterns=patterns or (),
+        source=direction.source,
     )
     lines, again = tee(texts or read_files(files))
     stream = _translations(translator, lines, options, window, direction)
     if min_confidence:
         stream = sure_enough(stream, again, min_confidence, fallback)
-    stream = with_missing_named(stream)
+    stream = with_warnings_named(stream)
     with written(output, files) as file, nullcontext() if alignments is None else written(alignments, files) as links:
         shown = with_progress(stream, "Translating", len(texts) or None, output is None, window)
         write_translations(shown, file, links, json_lines, n_best if search is None else translations_of(search))

@@ -187,6 +187,7 @@ class Answer:
     sentences: tuple[tuple[str, str, str], ...] = ()
     missing_terms: tuple[str, ...] = ()
     confidence: float | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -312,6 +313,7 @@ class RequestRunner:
             tuple((text, made.text, space) for text, made, space in zip(texts, found, spaces, strict=True)),
             whole.missing_terms,
             whole.confidence,
+            whole.warnings,
         )
 
     def _alternatives(
@@ -331,9 +333,17 @@ class RequestRunner:
     async def _markup(self, plan: TextPlan) -> Answer:
         work = (self._passage(piece, plan.hops_of(getattr(piece, "text", ""))) for piece in plan.pieces)
         made = _in_a_row(await together(work, self.most))
-        scores, missing = (made.score, made.log_prob, made.finished), made.missing_terms
-        detected, sure = plan.detected, made.confidence
-        return Answer(made.text, plan.source, *scores, detected, missing_terms=missing, confidence=sure)
+        return Answer(
+            made.text,
+            plan.source,
+            made.score,
+            made.log_prob,
+            made.finished,
+            plan.detected,
+            missing_terms=made.missing_terms,
+            confidence=made.confidence,
+            warnings=made.warnings,
+        )
 
     async def _passage(self, piece: str | Passage, hops: Sequence[RouteHop]) -> Translation:
         if isinstance(piece, str):

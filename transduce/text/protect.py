@@ -304,13 +304,14 @@ def protected_spans(text: str, own: Sequence[re.Pattern[str]] = (), in_message: 
     found = list(_scan(text, _PROTECTED)) if _HINT.search(text) else []
     messages = [span for span in found if span.kind == "icu"]
     more = [ProtectedSpan("own", *match.span()) for pattern in own for match in pattern.finditer(text) if match[0]]
-    if in_message:
+    if in_message:  # # is a number there, no heading
+        found = [span for span in found if span.kind != "markup" or text[span.start] != "#"]
         more += [ProtectedSpan("placeholder", *match.span()) for match in _ICU_NUMBER.finditer(text)]
     found += [span for span in more if not any(span.overlaps(message) for message in messages)]
     merged: list[ProtectedSpan] = []
     for span in sorted(found, key=lambda span: (span.start, -span.stop)):
         last = merged[-1] if merged else span
-        if merged and span.start <= last.stop and "icu" not in (span.kind, last.kind):
+        if merged and span.start < last.stop and "icu" not in (span.kind, last.kind):
             merged[-1] = ProtectedSpan(last.kind, last.start, max(last.stop, span.stop))
         else:
             merged.append(span)

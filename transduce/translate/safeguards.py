@@ -66,20 +66,26 @@ def as_it_is(text: str, number: int) -> Steps:
     return found
 
 
+def writable_marks(written: Callable[[str], bool]) -> tuple[tuple[str, ...], ...]:
+    """The sets of marks that a vocabulary can write, the best first; `MARKS` only where each is a piece."""
+    schemes = (tuple(filter(written, scheme)) for scheme in (MARKS, NAMES, NUMBERS))
+    return tuple(scheme for scheme in schemes if scheme)
+
+
 @dataclass(frozen=True)
 class Safeguards:
     """The safeguards of the `number`-th text requested, by what its request and its model allow.
 
-    `symbols`: the vocabulary has `MARKS`. `beam`: the request's own search is a beam search. `bound`: the request has
-    words that the translation must hold, so that it cannot be put together from parts. `aligned`: it wants an
-    alignment. `fits` says whether the model reads a text at once. `own` are the user's patterns.
+    `marks`: those that the vocabulary can write (`writable_marks`). `beam`: the request's own search is a beam
+    search. `bound`: the request has words that the translation must hold, so that it cannot be put together from parts.
+    `aligned`: it wants an alignment. `fits` says whether the model reads a text at once. `own` are the user's patterns.
     `source` and `target` are the languages, "" if unknown. `ranking`: translations of single words may be ranked,
     since the model also translates back. `held`: the model has a beam search, which may be held to write words.
     `repeating`: what shows faults may be translated again by another search.
     """
 
     number: int
-    symbols: bool
+    marks: tuple[tuple[str, ...], ...]
     beam: bool
     bound: bool
     aligned: bool
@@ -240,8 +246,9 @@ class Safeguards:
     ) -> Iterator[tuple[str, ...]]:
         """Yield sets of marks that do not occur in the text, the best first; `numbers` stand best for numbers."""
         folded, shouted = text.lower(), "".join(_between(text, spans)).isupper()
-        plain = [NUMBERS] if shouted else [NUMBERS, NAMES] if numbers else [NAMES, NUMBERS]
-        schemes = [MARKS] * self.symbols + plain
+        schemes = [scheme for scheme in self.marks if not (shouted and scheme[0].lower() != scheme[0])]
+        if numbers:
+            schemes.sort(key=lambda scheme: scheme[0].isalnum() and not scheme[0].isdigit())
         for scheme in schemes if count else schemes[:1]:
             free = [mark for mark in scheme if mark.lower() not in folded]
             if len(free) >= count:

@@ -28,7 +28,7 @@ from transduce.search.constraints import (
 )
 from transduce.search.settings import STEPWISE, Beam, Greedy, Limits, check_search, checked_prefix, require, require_few
 from transduce.text.alignment import AlignedPart, Alignment, Grouped, Unit, attend_all, group_text, group_tokens, join
-from transduce.text.protect import MARKS, own_patterns, protected_spans
+from transduce.text.protect import own_patterns, protected_spans
 from transduce.text.segment import TextPiece, group_by_length, split_long
 from transduce.text.tokenizer import Tokenizers
 from transduce.translate.confidence import Confidence
@@ -44,7 +44,7 @@ from transduce.translate.options import (
     restore_case,
     texts_of,
 )
-from transduce.translate.safeguards import SEVERAL, Decode, Safeguards, together
+from transduce.translate.safeguards import SEVERAL, Decode, Safeguards, together, writable_marks
 
 if TYPE_CHECKING:  # numpy comes with it, and translating text can do without
     from transduce.data.readers import Reading
@@ -367,7 +367,7 @@ class Translator:
         held = getattr(self.decoder, "offers", STEPWISE) == STEPWISE
         return Safeguards(
             number,
-            symbols=self._has_marks,
+            marks=self._marks,
             beam=isinstance(search, Beam),
             bound=bool(options.include[number] or options.prefixes[number]),
             aligned=options.align is not None,
@@ -384,9 +384,16 @@ class Translator:
         )
 
     @cached_property
-    def _has_marks(self) -> bool:
-        """Whether the model has learned marks for spans."""
-        return all(tokenizer.has_piece(MARKS[0]) for tokenizer in (self.tokenizers.source, self.tokenizers.target))
+    def _marks(self) -> tuple[tuple[str, ...], ...]:
+        """Marks for spans that both vocabularies can write."""
+        both = (self.tokenizers.source, self.tokenizers.target)
+
+        def written(mark: str) -> bool:
+            if not mark[0].isalnum():
+                return all(tokenizer.has_piece(mark) for tokenizer in both)
+            return all(tokenizer.symbols.unk not in tokenizer.spelling(mark) for tokenizer in both)
+
+        return writable_marks(written)
 
     def _decoded(self, decodes: Sequence[Decode], search: SearchConfig, options: TranslateOptions) -> list[Translation]:
         """Translate what safeguards request, in a batch of each kind; what needs a beam search gets one."""

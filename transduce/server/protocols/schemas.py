@@ -133,6 +133,9 @@ class TranslationShape(BaseModel):
     confidence: float | None = Field(
         description="Probability that the translation is acceptable; null where the model does not say."
     )
+    warnings: list[str] = Field(
+        description="What may be wrong: numbers, repeated, long, copied, language or empty (docs/protecting.md)."
+    )
     detected: Detection | None
     alternatives: list[Alternative]
     alignment: list[AlignmentShape] | None = Field(description="One a sentence, in the order of `sentences`.")

@@ -162,7 +162,8 @@ async def _sentences(flow: RequestRunner, plans: Sequence[TextPlan]) -> AsyncIte
             line, task = begun[0]
             found = await task
             begun.popleft()
-            yield {**line, "text": found.text, "score": found.score, "confidence": found.confidence}
+            figures = {"score": found.score, "confidence": found.confidence, "warnings": found.warnings}
+            yield {**line, "text": found.text, **figures}
     finally:
         for _, task in begun:
             task.cancel()
@@ -218,6 +219,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "finished": answer.finished,
         "missing_terms": answer.missing_terms,
         "confidence": answer.confidence,
+        "warnings": answer.warnings,
         "detected": {"language": detected.language, "confidence": detected.confidence} if detected else None,
         "alternatives": [{"text": text, "score": score, "log_prob": log} for text, score, log in answer.alternatives],
         "alignment": [alignment_as_json(alignment) for alignment in answer.alignments] if answer.alignments else None,
