@@ -61,7 +61,7 @@ def test_the_translations_are_those_of_the_loaded_model(place: Path) -> None:
     model = open_model(place / "run", trust=False)[2]
     corpus = Corpus.open(place / "corpus")
     sources, targets = corpus.split("valid").texts()
-    translations = load(place / "run", "cpu")(sources)
+    translations = load(place / "run", "cpu")(sources, protect=False)
     measured = validate(model, corpus, settings(place, ALL, "validation.samples=2"), CPU)
     assert set(measured.values) == {"loss", "perplexity", "bleu", "chrf"}
     assert measured.values["bleu"] == pytest.approx(sacrebleu.corpus_bleu(translations, [targets]).score)
@@ -82,7 +82,7 @@ def test_fewer_sentences_change_the_translations_measured_and_not_the_loss(place
     few = validate(model, corpus, settings(place, "validation.sentences=7"), CPU).values
     assert few["loss"] == whole["loss"]
     chosen = [number * len(sources) // 7 for number in range(7)]
-    translations = load(place / "run", "cpu")([sources[number] for number in chosen])
+    translations = load(place / "run", "cpu")([sources[number] for number in chosen], protect=False)
     references = [targets[number] for number in chosen]
     assert few["chrf"] == pytest.approx(sacrebleu.corpus_chrf(translations, [references]).score)
     assert few["chrf"] != whole["chrf"]
@@ -93,7 +93,7 @@ def test_the_search_is_the_one_of_the_settings(place: Path) -> None:
     corpus = Corpus.open(place / "corpus")
     config = settings(place, "validation.search=beam", "validation.search.size=3", ALL, "validation.samples=40")
     sources, _ = corpus.split("valid").texts()
-    translations = load(place / "run", "cpu")(sources, search=config.validation.search)
+    translations = load(place / "run", "cpu")(sources, search=config.validation.search, protect=False)
     assert [sample.translation for sample in validate(model, corpus, config, CPU).samples] == translations
 
 
@@ -126,7 +126,9 @@ def test_each_pair_is_translated_into_the_language_of_its_tag(tmp_path: Path) ->
     sources = [sample.source for sample in measured.samples]
     tags = ["copy"] * 5 + ["back"] * 5
     assert sources == [source for part in pairs.values() for source, _ in part[55:]]
-    assert [sample.translation for sample in measured.samples] == load(tmp_path / "run", "cpu")(sources, to=tags)
+    assert [sample.translation for sample in measured.samples] == load(tmp_path / "run", "cpu")(
+        sources, to=tags, protect=False
+    )
 
 
 def many(folder: Path, languages: tuple[str, ...], tagged: bool) -> Path:
@@ -199,7 +201,7 @@ def test_runs_are_judged_by_errors(place: Path, tmp_path: Path, metric: str, cap
     assert outcome.validation[metric] == best(line[metric] for line in lines)
     assert len({line[metric] for line in lines}) > 1
     sources, targets = Corpus.open(place / "corpus").split("valid").texts()
-    made = load(tmp_path / "run", "cpu")(sources)
+    made = load(tmp_path / "run", "cpu")(sources, protect=False)
     wer, cer, ser = (rate.value for rate in error_rates(made, targets))
     expected = {"wer": wer, "cer": cer, "accuracy": 100 - ser}
     assert {name: outcome.validation[name] for name in expected} == pytest.approx(expected)

@@ -368,7 +368,7 @@ def evaluate(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File for a model's translations.")] = None,
     to: Language = "",
     beam: BeamSize = 0,
-    protect: Protect = "on",
+    protect: Protect = "off",
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ensemble: Ensemble = None,
     *,
@@ -394,7 +394,7 @@ def evaluate(
     manifest = read_manifest(reference) if reference.suffix == ".tsv" else None  # recordings or pictures
     references = manifest.targets if manifest else list(read_lines(reference))
     sources = list(read_lines(source)) if source else manifest.sources if manifest else None
-    of_any = {"--beam": beam, "--protect": protect == "off"}
+    of_any = {"--beam": beam, "--protect": protect == "on"}
     _check_used(hypothesis, other, opening, {"--ensemble": ensemble, "--output": output}, of_any)
     options = TranslateOptions(beam=beam, to=to, protect=protect == "on")
     systems = _systems([hypothesis, *(ensemble or [])], other, opening, sources, options)

@@ -308,8 +308,13 @@ def protected_spans(text: str, own: Sequence[re.Pattern[str]] = (), in_message: 
         found = [span for span in found if span.kind != "markup" or text[span.start] != "#"]
         more += [ProtectedSpan("placeholder", *match.span()) for match in _ICU_NUMBER.finditer(text)]
     found += [span for span in more if not any(span.overlaps(message) for message in messages)]
+    return _merged(found)
+
+
+def _merged(spans: Iterable[ProtectedSpan]) -> list[ProtectedSpan]:
+    """Sort spans and make one of those that overlap, but for ICU messages."""
     merged: list[ProtectedSpan] = []
-    for span in sorted(found, key=lambda span: (span.start, -span.stop)):
+    for span in sorted(spans, key=lambda span: (span.start, -span.stop)):
         last = merged[-1] if merged else span
         if merged and span.start < last.stop and "icu" not in (span.kind, last.kind):
             merged[-1] = ProtectedSpan(last.kind, last.start, max(last.stop, span.stop))
