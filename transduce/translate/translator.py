@@ -141,23 +141,9 @@ class Translator:
         several of these, the first preferred. Terms that could not be placed are `missing_terms` of the translation.
         """
         options = TranslateOptions(
-            *(
-                beam,
-                n_best,
-                search,
-                to,
-                prefixes,
-                include,
-                exclude,
-                align,
-                dense,
-                cancel_tokens,
-                protect,
-                patterns,
-                source,
-            ),
-            glossary=glossaries_of(glossary),
-        )
+            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect,
+            patterns, source, glossary=glossaries_of(glossary),
+        )  # fmt: skip
         return list(self.run(texts, options))
 
     def stream(
@@ -169,23 +155,9 @@ class Translator:
     ) -> Iterator[Translation]:  # fmt: skip
         """Translate lazily in constant memory, `window` texts at once; 0: 1,000, or 8,000 if the engine batches."""
         options = TranslateOptions(
-            *(
-                beam,
-                n_best,
-                search,
-                to,
-                prefixes,
-                include,
-                exclude,
-                align,
-                dense,
-                cancel_tokens,
-                protect,
-                patterns,
-                source,
-            ),
-            glossary=glossaries_of(glossary),
-        )
+            beam, n_best, search, to, prefixes, include, exclude, align, dense, cancel_tokens, protect,
+            patterns, source, glossary=glossaries_of(glossary),
+        )  # fmt: skip
         return self.run(texts, options, window)
 
     def run(self, texts: Iterable[str], options: TranslateOptions, window: int = 0) -> Iterator[Translation]:
